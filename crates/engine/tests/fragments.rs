@@ -3,8 +3,8 @@
 mod in_memory;
 
 use in_memory::{CREATE, formatted, mount, open};
-use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, Order};
+use myriad_device::{BlockDevice, DeviceCounters, MemoryDevice};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, Order, XattrMode};
 use myriad_format::choices::Profile;
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::verdict::check_silent;
@@ -217,6 +217,75 @@ fn a_full_volume_refuses_before_it_changes_anything() {
             again(&device, fs).close().unwrap();
         }
     }
+}
+
+/// Files of one fragment each, until more are free in parts of blocks nowhere: the next one, and the next block of metadata, take the first fragment of a
+/// block that is free as a whole.
+#[test]
+fn a_block_is_broken_where_no_part_is_free() {
+    for order in ORDERS {
+        let (device, fs) = formatted(8 << 20, &mkfs(4096, 8, order));
+        let session = fs.session(Cred::root());
+        // Those that `df` shows as free and not as available: the parts, and what is held back.
+        let parts = || {
+            fs.sync().unwrap();
+            fs.statfs().unwrap().free_blocks % 8
+        };
+        let (mut broken_by_files, mut broken_by_attributes) = (0, 0);
+        for number in 0..40 {
+            let name = format!("{number}");
+            let is_broken = parts() == 0;
+            let free = fs.statfs().unwrap().free_blocks;
+            let file = session.open(&name, CREATE).unwrap();
+            if number % 2 == 0 {
+                file.write_at(&content(number, 100), 0).unwrap();
+                assert_eq!(taken(&file), 1, "{order:?}");
+                broken_by_files += u32::from(is_broken);
+            } else {
+                session.set_xattr(&name, b"user.long", &[b'v'; 400], XattrMode::Set).unwrap();
+                fs.sync().unwrap();
+                broken_by_attributes += u32::from(is_broken);
+            }
+            assert!(fs.statfs().unwrap().free_blocks < free, "{order:?}, file {number}");
+        }
+        assert!(broken_by_files > 1 && broken_by_attributes > 1, "{order:?}: {broken_by_files} {broken_by_attributes}");
+        drop(session);
+        again(&device, fs).close().unwrap();
+    }
+}
+
+/// What files of 700 bytes cost to make, and to make longer by 500 bytes three times: writes and bytes, of data and metadata (docs/design/fragments.md).
+#[test]
+fn small_files_cost_fewer_bytes_with_fragments() {
+    let mut bytes = Vec::new();
+    for (block_size, fragments) in [(4096, 1), (4096, 8), (512, 1)] {
+        let (device, fs) = formatted(32 << 20, &mkfs(block_size, fragments, Order::Soft));
+        fs.sync().unwrap();
+        let files = (0..200).map(|number| {
+            let file = open(&fs, &format!("{number}"));
+            file.write_at(&content(number, 700), 0).unwrap();
+            file
+        });
+        let start = device.counters();
+        let files: Vec<File> = files.collect();
+        fs.sync().unwrap();
+        let made = device.counters();
+        for step in 0..3 {
+            for (number, file) in files.iter().enumerate() {
+                file.write_at(&content(number as u64, 500), 700 + step * 500).unwrap();
+            }
+            fs.sync().unwrap();
+        }
+        let longer = device.counters();
+        let since =
+            |to: DeviceCounters, from: DeviceCounters| (to.writes - from.writes, to.written_bytes - from.written_bytes);
+        let (make, grow) = (since(made, start), since(longer, made));
+        println!("{block_size} / {fragments}: made {make:?}, longer {grow:?}");
+        bytes.push((make.1, grow.1));
+    }
+    let [whole, with_fragments, small] = bytes[..] else { unreachable!("three kinds of volumes") };
+    assert!(with_fragments.0 < whole.0 && with_fragments.1 < whole.1, "{bytes:?}");
+    assert!(with_fragments.0 < 2 * small.0 && with_fragments.1 < 2 * small.1, "{bytes:?}");
 }
 
 /// A file that is made whole with its content has it, also where it lies behind pointers.

@@ -50,6 +50,7 @@ pub const LAYOUTS: &[Layout] = &[
     header::BlockHeader::LAYOUT,
     unit::UnitHeader::LAYOUT,
     superblock::Superblock::LAYOUT,
+    exchange::ExchangedName::LAYOUT,
     superblock::OrphanHeader::LAYOUT,
     group::GroupHeader::LAYOUT,
     group::RegionSummary::LAYOUT,

@@ -11,6 +11,7 @@ use crate::table::Row;
 use myriad_engine::Order;
 use myriad_engine::planted::{Bug, plant};
 use myriad_format::choices::{MYRIAD, PROFILES};
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 /// The volumes that a bug is in: those that the default chooses, or those of order `softdep` or `sync`.
@@ -36,8 +37,9 @@ pub struct Finding {
 type Look = fn(Row) -> Vec<String>;
 
 /// Those who look, in this order: the cheapest first.
-const FINDERS: [(&str, Look); 7] = [
+const FINDERS: [(&str, Look); 8] = [
     ("sequences of one operation", |row| explore(runs(row, Class::One, Amount::Short))),
+    ("threads that meet", |row| meet(row, 1..25)),
     ("faults", |row| inject(row, &campaign::Counts::default(), &[1, 2], 2, || false)),
     ("sequences of two operations", |row| explore(runs(row, Class::Two, Amount::Short))),
     ("random runs", |row| explore(seeds(row, Class::Random, 60))),
@@ -45,9 +47,13 @@ const FINDERS: [(&str, Look); 7] = [
         let held = |seed| hold_everywhere(row, seed, &Known::default(), &Counts::default()).err();
         (1..=3).filter(|_| paused::holds(&row)).find_map(held).into_iter().collect()
     }),
-    ("threads that meet", |row| meet_all(row, 1..121, 2, &AtomicU64::new(0), || false).into_iter().collect()),
+    ("more threads that meet", |row| meet(row, 25..121)),
     ("an old, almost full volume", |row| explore(seeds(row, Class::Aged, 8))),
 ];
+
+fn meet(row: Row, seeds: Range<u64>) -> Vec<String> {
+    meet_all(row, seeds, 2, &AtomicU64::new(0), || false).into_iter().collect()
+}
 
 fn seeds(row: Row, class: Class, count: u64) -> Vec<RunId> {
     let long = runs(row, class, Amount::Long).into_iter();

@@ -284,6 +284,23 @@ pub(super) fn move_run(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileDat
     hold_run(volume, file, data, reach.0, Share::Common)?;
     data.reach = Some(reach);
     set_ahead(volume, file, data, true);
-    while !matches!(flush_pages(volume, file, data, &Enter::Throttled)?, Flushed::All | Flushed::Gone) {}
-    Ok(())
+    loop {
+        match flush_pages(volume, file, data, &Enter::Throttled)? {
+            Flushed::Some => {}
+            Flushed::All => return check_reach(volume, file, reach),
+            Flushed::Gone => return Ok(()),
+        }
+    }
+}
+
+/// Whoever has a run moved goes on where he was: if it still does not reach so far, he would come here again and again.
+pub(super) fn check_reach(volume: &Volume, file: &OpenFile, reach: FileBlock) -> Result<()> {
+    let look = volume.look();
+    let raw = inode::read_node(&look, file.node())?;
+    let first = first_of(volume, reach.0);
+    let run = map::run_of(&mut &look, &raw, file.ino, FileBlock(first))?;
+    if run.is_some_and(|run| reach.0 - first < run.length.into()) {
+        return Ok(());
+    }
+    Err(Corrupt::Pointer { ino: file.ino, at: reach, word: run.map_or(0, |run| run.block.0) }.into())
 }

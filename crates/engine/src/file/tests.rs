@@ -5,11 +5,13 @@ use crate::cache::flag;
 use crate::error::{Errno, Error};
 use crate::ops::Ops;
 use crate::session::Fs;
-use crate::types::{AllocateMode, Cred, LinkRules, MountOptions, OpenOptions};
+use crate::types::{AllocateMode, Cred, LinkRules, MkfsOptions, MountOptions, OpenOptions, Order};
 use crate::volume::{Volume, testing};
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_format::choices::Profile;
 use myriad_format::superblock::state;
+use myriad_format::{Corrupt, FileBlock};
 
 fn open(volume: &Volume, name: &str) -> Arc<OpenFile> {
     testing::new_file(volume, name.as_bytes())
@@ -436,4 +438,24 @@ fn a_flush_cut_short_leaves_nothing_past_the_end() {
     let whole = after_power_loss(&device, "file");
     assert_eq!(whole.len(), 199 * 4096);
     assert!((1..100).all(|piece| whole[2 * piece * 4096..][..4096] == [2; 4096]));
+}
+
+/// What has a run moved goes on where it was. A run that stayed as it is would come back for ever.
+#[test]
+fn a_run_that_does_not_reach_after_its_move_is_damage() {
+    let device = Arc::new(MemoryDevice::new(8 << 20));
+    let choices = Profile::parse("ffs").unwrap().choices;
+    let options = MkfsOptions { choices, block_size: 4096, fragments: 8, order: Order::Soft, ..MkfsOptions::default() };
+    crate::mkfs::format(device.clone(), None, &options).unwrap();
+    let volume = testing::open(device);
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 700], 0);
+    flush(&volume, &file).unwrap();
+    let reaches = |at| fragments::check_reach(&volume, &file, FileBlock(at));
+    reaches(1).unwrap();
+    let error = reaches(2).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(Corrupt::Pointer { at: FileBlock(2), .. })), "{error}");
+    fragments::move_run(&volume, &file, &mut file.data.write(), FileBlock(5)).unwrap();
+    reaches(5).unwrap();
+    reaches(6).unwrap_err();
 }

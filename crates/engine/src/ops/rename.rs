@@ -22,6 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
+/// How often a rename that waits for others (`must_wait`) makes everything durable before it is refused. Of several at a time one is done each time, so with
+/// a few threads that do nothing else none is refused.
+const RESHAPE_TRIES: u32 = 64;
+
 /// One end of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
 struct End<'n> {
@@ -235,7 +239,11 @@ impl Ops<'_> {
 
         let is_reshaping = moved.is_dir() && !same_dir || mode == RenameMode::Exchange;
         if is_reshaping && self.must_wait(&ends, mode) {
-            return if ends.before.settled < SETTLE_TRIES { Ok(Renamed::SettleFirst) } else { Err(Errno::BUSY.into()) };
+            return if ends.before.settled < RESHAPE_TRIES {
+                Ok(Renamed::SettleFirst)
+            } else {
+                Err(Errno::BUSY.into())
+            };
         }
         if ends.before.settled < SETTLE_TRIES && self.must_settle(txn, &ends, &replaced, mode)? {
             return Ok(Renamed::SettleFirst);

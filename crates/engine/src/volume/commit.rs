@@ -169,7 +169,7 @@ impl Volume {
             if new != *Superblock::read(edit.bytes()) {
                 // All of these fields, whichever has changed: a superblock at home may be older than what of the log is left.
                 let new = zerocopy::IntoBytes::as_bytes(&new);
-                let parts = offset_of!(Superblock, free_parts)..offset_of!(Superblock, reserved_end);
+                let parts = offset_of!(Superblock, free_parts)..offset_of!(Superblock, exchange_source);
                 if self.geometry.fragments() > 1 {
                     edit.put(parts.start, &new[parts]);
                 }

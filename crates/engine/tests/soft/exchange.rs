@@ -8,7 +8,7 @@ use myriad_engine::{Error, Fs, MountOptions, RenameMode, Session};
 use myriad_format::exchange::ExchangedName;
 use myriad_format::superblock::Superblock;
 use myriad_sim::rng::Rng;
-use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::setup::Devices;
 use myriad_trials::verdict::repair;
 use std::sync::Arc;
 
@@ -99,6 +99,27 @@ fn a_file_and_a_directory_exchange_their_names() {
         session.write("one/b", b"content of b").unwrap();
     };
     check_exchange(make, "a", "one/b");
+}
+
+/// What an exchange costs: it makes everything durable that was changed before, and the next sync notes it, shows both names, and takes the note away.
+#[test]
+fn an_exchange_costs_three_rounds_and_two_notes() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    for name in ["a", "b"] {
+        volume.session.write(name, name.as_bytes()).unwrap();
+    }
+    volume.fs.sync().unwrap();
+    volume.device.take();
+    volume.session.rename("a", "b", RenameMode::Exchange).unwrap();
+    assert_eq!(volume.traffic().0.values().sum::<usize>(), 0, "nothing was to be made durable before it");
+    let rounds = counter(&volume.fs, "soft_rounds");
+    volume.fs.sync().unwrap();
+    let (blocks, flushes) = volume.traffic();
+    assert_eq!(counter(&volume.fs, "soft_rounds") - rounds, 3);
+    // Links one more; the names; links as they are. Each round has a flush, and each note.
+    println!("{blocks:?}");
+    assert_eq!((blocks["superblock"], blocks["entries of a linear directory"], flushes), (2, 1, 5), "{blocks:?}");
 }
 
 /// With further names of both, no rule about lost files would notice that one of the two names is early.

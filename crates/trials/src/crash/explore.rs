@@ -12,7 +12,7 @@ use crate::verdict::{check_silent, check_usable, mend_usable, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
-use myriad_sim::compare::{Differ, hash, text};
+use myriad_sim::compare::{Differ, TreeEntry, hash, text};
 use myriad_sim::crash::{Found, History};
 use myriad_sim::model::Model;
 use myriad_sim::op::{Answer, Kind as FileKind, Step};
@@ -135,6 +135,8 @@ struct Extras {
     again: bool,
     /// The recovered volume is worked on.
     continues: bool,
+    /// Files grow in it, and power is lost meanwhile.
+    grows: bool,
 }
 
 impl Moment {
@@ -144,7 +146,8 @@ impl Moment {
         // What the moment does not matter for is done at the first look at the contents, or never.
         let mut drawn = Rng::new(self.content as u64 ^ (self.content >> 64) as u64);
         let (before, continues) = (drawn.percent(depth.before_percent), drawn.percent(depth.continue_percent));
-        Extras { before, again: self.rng().percent(depth.again_percent), continues }
+        let grows = drawn.percent(GROWS_PERCENT);
+        Extras { before, again: self.rng().percent(depth.again_percent), continues, grows }
     }
 
     fn rng(&self) -> Rng {
@@ -174,6 +177,8 @@ impl Seen {
     }
 }
 
+/// Percent of the states of orders without a log in which files grow.
+const GROWS_PERCENT: u64 = 10;
 /// States of recoveries are told apart from those of runs: less is done with them.
 const AGAIN: u64 = 0xa6a1_5a1e;
 /// When recoveries happen: a minute after any run, and the same for all.
@@ -317,12 +322,34 @@ impl Explorer<'_> {
                 .map_err(|message| format!("giving back cut {message}"))?;
             self.repair_again(setup, history, moment, devices)?;
         }
+        if extras.grows {
+            self.grow_again(setup, moment, devices, &opened.tree)?;
+        }
         let mut seen = Seen { opened, mended: None };
         if has_leftovers {
             seen.mended = Some(judge(&mended).map_err(|message| format!("repaired: {message}"))?);
             check_silent(&mended).map_err(|message| format!("repaired: {message}"))?;
         }
         Ok(seen)
+    }
+
+    /// Files grow in their last blocks, and power is lost meanwhile. A crash may have left bytes there of a write whose size never arrived: they come into
+    /// view only as zeros.
+    fn grow_again(&self, setup: &Setup, moment: &Moment, devices: &Devices, tree: &[TreeEntry]) -> Result<(), String> {
+        let grown = fork(devices);
+        let recorders = recorders(&grown);
+        let opened = Engine::open(setup, recorded(&recorders), Way::Path);
+        let mut engine = opened.map_err(|error| format!("opening: {error}"))?;
+        grow_in_last_blocks(setup, &engine, tree)?;
+        engine.close().map_err(|error| format!("closing: {error}"))?;
+        let look = |state: &Devices| {
+            check_usable(state)?;
+            let mut engine = Engine::open(setup, state.clone(), Way::Path).map_err(|error| error.to_string())?;
+            grow_in_last_blocks(setup, &engine, tree)?;
+            engine.close().map_err(|error| error.to_string())
+        };
+        self.crash_again(&trace(&grown, recorders.iter().map(AsRef::as_ref)), moment, look)
+            .map_err(|message| format!("growing cut {message}"))
     }
 
     /// A repair runs on recorders and loses power in turn; the next one has to end what it began.
@@ -474,8 +501,27 @@ fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Device
     tree.retain(|entry| !entry.path.starts_with(b"lost+found"));
     let found = Found { tree, contents };
     setup.judge_usable(history, point, &found)?;
+    grow_in_last_blocks(setup, &engine, &found.tree)?;
     engine.close().map_err(|error| format!("closing: {error}"))?;
     Ok(found)
+}
+
+/// Makes each file as long as its last block: what comes into view of it is zeros. That takes no room, so it is done in each state.
+fn grow_in_last_blocks(setup: &Setup, engine: &Engine, tree: &[TreeEntry]) -> Result<(), String> {
+    let block = u64::from(setup.block_size);
+    let session = engine.root();
+    for entry in tree.iter().filter(|entry| entry.stat.kind == FileKind::File && entry.stat.flags == 0) {
+        let (end, name) = (entry.stat.size.next_multiple_of(block), text(&entry.path));
+        let say = |error: Error| format!("{name}: growing in its last block: {error}");
+        session.set_attr(&entry.path, SetAttr { size: Some(end), ..SetAttr::default() }).map_err(say)?;
+        let mut tail = vec![0; (end - entry.stat.size) as usize];
+        let file = session.open(&entry.path, OpenOptions { read: true, ..OpenOptions::default() }).map_err(say)?;
+        file.read_at(&mut tail, entry.stat.size).map_err(say)?;
+        if tail.iter().any(|&byte| byte != 0) {
+            return Err(format!("{name}: bytes behind its end were not zero"));
+        }
+    }
+    Ok(())
 }
 
 /// A recovered volume is as good as any: files grow by zeros, and names come and go.
@@ -575,8 +621,12 @@ mod tests {
     /// What was done beside recovering: what depends on the contents alone, and what on the moment, too.
     fn deeds(looks: &[Look]) -> BTreeSet<(u128, u64, &'static str)> {
         let of = |(content, key, extras): &Look| {
-            let deeds =
-                [(extras.before, 0, "before"), (extras.continues, 0, "continued"), (extras.again, *key, "again")];
+            let deeds = [
+                (extras.before, 0, "before"),
+                (extras.continues, 0, "continued"),
+                (extras.grows, 0, "grown"),
+                (extras.again, *key, "again"),
+            ];
             deeds.into_iter().filter(|(is_done, ..)| *is_done).map(|(_, key, name)| (*content, key, name)).collect()
         };
         looks.iter().flat_map(|look| -> Vec<_> { of(look) }).collect()

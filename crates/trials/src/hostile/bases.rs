@@ -7,7 +7,7 @@ use crate::setup::{Setup, repeatable};
 use crate::table::{Promise, Row, orders};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{AllocateMode, Cred, File, Fs, MountOptions, OpenOptions, Order, Session, XattrMode};
-use myriad_format::choices::{Choices, Directory, Inodes};
+use myriad_format::choices::{Choices, Directory, Inodes, Map, Space};
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{self, UNIT_SIZE};
 use myriad_format::xattr::VALUE_MAX as XATTR_VALUE_MAX;
@@ -32,6 +32,8 @@ pub struct Shape {
     /// How often it is drawn.
     pub weight: u64,
     pub data_checksums: bool,
+    /// Blocks that make a block of a file, or a part of it; more than 1 only with maps by blocks.
+    pub fragments: u32,
 }
 
 const KIB: u64 = 1 << 10;
@@ -50,6 +52,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 96,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "512, power cut",
@@ -62,6 +65,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 96,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "512, no order, twelve groups",
@@ -74,6 +78,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 48,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "512, no order, power cut",
@@ -86,6 +91,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 30,
         weight: 40,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "1024, power cut",
@@ -98,6 +104,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 60,
         weight: 40,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "4096, log",
@@ -110,6 +117,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 8,
         weight: 12,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "4096, power cut",
@@ -122,6 +130,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 8,
         weight: 12,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "65536, log",
@@ -134,6 +143,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 4,
         weight: 2,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "512, deep trees",
@@ -146,6 +156,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 960,
         weight: 1,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "1 KiB, checksums",
@@ -158,6 +169,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 64,
         data_checksums: true,
+        fragments: 1,
     },
     Shape {
         name: "1 KiB, soft updates",
@@ -170,6 +182,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 64,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "1 KiB, each change at once",
@@ -182,6 +195,7 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 16,
         data_checksums: false,
+        fragments: 1,
     },
     Shape {
         name: "512, soft updates, power cut",
@@ -194,6 +208,33 @@ pub const SHAPES: &[Shape] = &[
         pieces: 40,
         weight: 64,
         data_checksums: false,
+        fragments: 1,
+    },
+    Shape {
+        name: "8 fragments of 512, log",
+        block_size: 512,
+        size: MIB,
+        ag_blocks: 1024,
+        order: Order::Log,
+        is_clean: true,
+        names: 50,
+        pieces: 40,
+        weight: 48,
+        data_checksums: false,
+        fragments: 8,
+    },
+    Shape {
+        name: "8 fragments of 512, soft updates, power cut",
+        block_size: 512,
+        size: MIB,
+        ag_blocks: 1024,
+        order: Order::Soft,
+        is_clean: false,
+        names: 50,
+        pieces: 40,
+        weight: 48,
+        data_checksums: false,
+        fragments: 8,
     },
 ];
 
@@ -361,7 +402,7 @@ pub fn make(choices: Choices, shape: Shape) -> Result<Base> {
     let has_bodies =
         choices.inodes == Inodes::Dynamic && matches!(choices.directory, Directory::Indexed | Directory::Tree);
     let size = if has_bodies { shape.size } else { 2 * shape.size };
-    let mut setup = Setup::of(Row { choices, order: shape.order, fragments: 1 }, shape.block_size, size);
+    let mut setup = Setup::of(Row { choices, order: shape.order, fragments: shape.fragments }, shape.block_size, size);
     let group = shape.ag_blocks * u64::from(shape.block_size);
     (setup.ag_size, setup.region_size) = (Some(group), Some(group / 4));
     // They have as many files as a volume of their size can be asked to hold.
@@ -472,7 +513,8 @@ fn shown(base: &Base) -> BTreeSet<u64> {
 /// A base of each shape that these choices can have.
 pub fn all(choices: &Choices) -> Result<Vec<Base>> {
     let orders: Vec<Order> = orders(choices).collect();
-    let shapes = SHAPES.iter().filter(|shape| orders.contains(&shape.order));
+    let has_fragments = choices.map == Map::Blocks && choices.space == Space::Bitmap;
+    let shapes = SHAPES.iter().filter(|shape| orders.contains(&shape.order) && (shape.fragments == 1 || has_fragments));
     shapes.map(|&shape| make(*choices, shape)).collect()
 }
 
@@ -481,7 +523,6 @@ mod tests {
     use super::*;
     use crate::table::{name_of, rows, sets};
     use myriad_check::{Options, check};
-    use myriad_format::choices::{Map, Space};
     use myriad_format::inode::{RawInode, fork};
 
     /// Whether volumes of these choices have blocks of this kind.
@@ -517,6 +558,8 @@ mod tests {
                 let report = check(Arc::new(base.image.clone_image()), None, &Options::default()).unwrap();
                 assert_eq!(report.damage_count, 0, "{name}, {}: {:?}", shape.name, report.findings.first());
             }
+            let has_runs = base.sites.iter().any(|site| site.fields.iter().any(|field| field.name == "run, missing"));
+            assert_eq!(has_runs, shape.fragments > 1, "{name}, {}: runs shorter than a block", shape.name);
             for site in &base.sites {
                 kinds.insert(site.kind.name());
                 let len = base.block_size();

@@ -233,12 +233,26 @@ fn push_units(fields: &mut Vec<Field>, block: &[u8], kind: BlockKind) {
                     if RawInode::read(&block[at..]).mode.get() != 0 {
                         push_inode(fields, block, at);
                         words(fields, at + POINTERS_OFFSET, at + INODE_SIZE, "pointer");
+                        push_runs(fields, block, at + POINTERS_OFFSET, at + INODE_SIZE);
                     }
                 }
             }
-            BlockKind::Pointers => words(fields, start, end, "pointer"),
+            BlockKind::Pointers => {
+                words(fields, start, end, "pointer");
+                push_runs(fields, block, start, end);
+            }
             BlockKind::LinearEntries => push_entries(fields, block, start, end),
             _ => words(fields, start, end, "bits"),
+        }
+    }
+}
+
+/// Of pointers that lead to less than a whole block of fragments: how many fragments the run lacks, and which of it are unwritten.
+fn push_runs(fields: &mut Vec<Field>, block: &[u8], from: usize, until: usize) {
+    for at in (from..until).step_by(8) {
+        let missing = Field { at, bit: 48, bits: 3, name: "run, missing" };
+        if missing.get(block) != 0 {
+            fields.extend([missing, Field { at, bit: 56, bits: 8, name: "run, unwritten" }]);
         }
     }
 }

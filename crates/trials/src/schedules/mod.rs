@@ -315,6 +315,7 @@ impl Worker<'_> {
                 self.names_change();
                 Ok(())
             }
+            Do::Exchange { file, other } => self.exchange(file, other),
             Do::Unlink { file } => {
                 let Some(owned) = &mut self.files[file] else { return Ok(()) };
                 let Some(path) = owned.path.take() else { return Ok(()) };
@@ -551,6 +552,32 @@ impl Worker<'_> {
             self.forget(over);
         }
         Ok(())
+    }
+
+    fn exchange(&mut self, file: usize, other: usize) -> Result<(), String> {
+        let path = |file: usize| self.files[file].as_ref().and_then(|owned| owned.path.clone());
+        let (Some(source), Some(target)) = (path(file), path(other)) else { return Ok(()) };
+        if file == other {
+            return Ok(());
+        }
+        let returns = self.returns(false);
+        let nodes = [file, other].map(|file| self.files[file].as_ref().expect("it has a path").node);
+        self.names_change();
+        // Of order `sync` it may be done, and the host have no room for making it durable: the next one would undo it.
+        let is_done = || self.session.lstat(&source).is_ok_and(|stat| stat.node() == nodes[1]);
+        with_room(|tries| match tries {
+            0 => self.session.rename(&source, &target, RenameMode::Exchange),
+            _ if is_done() => self.session.fs().sync(),
+            _ => self.session.rename(&source, &target, RenameMode::Exchange),
+        })
+        .map_err(|error| format!("exchange: {error}"))?;
+        for (file, path) in [(file, &target), (other, &source)] {
+            let owned = self.files[file].as_mut().expect("it has a path");
+            owned.path = Some(path.clone());
+            owned.synced &= returns;
+        }
+        self.check_name(&source, Some(nodes[1]))?;
+        self.check_name(&target, Some(nodes[0]))
     }
 
     /// Looks at the moment that is held, and holds this one, unless another thread does.

@@ -166,6 +166,11 @@ pub(super) enum Do {
     Twice {
         file: usize,
     },
+    /// Two of the thread's files exchange their names.
+    Exchange {
+        file: usize,
+        other: usize,
+    },
     /// Gives free space back to the host.
     Trim,
     /// Time goes on, and what is due is written.
@@ -282,7 +287,22 @@ pub(super) fn script(seed: u64, shape: &Shape) -> Vec<Timed> {
         }
         sought.push(step);
     }
-    side_by_side(seed, shape, sought)
+    side_by_side(seed, shape, exchanging(seed, sought))
+}
+
+/// Adds exchanges of names, by numbers of their own.
+fn exchanging(seed: u64, sought: Vec<Timed>) -> Vec<Timed> {
+    let mut rng = Rng::new(seed ^ 0xe8c4_a26e);
+    let mut all = Vec::with_capacity(sought.len());
+    for step in sought {
+        let thread = step.thread;
+        all.push(step);
+        if rng.percent(4) {
+            let (file, other) = (rng.index(FILES), rng.index(FILES));
+            all.push(Timed { thread, what: Do::Exchange { file, other } });
+        }
+    }
+    all
 }
 
 /// Adds what threads do to each other's files and to the shared one, by numbers of its own. One that syncs does nothing else.
