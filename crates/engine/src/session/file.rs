@@ -171,7 +171,7 @@ impl File {
         if rest == SetAttr::default() { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
     }
 
-    /// Makes the file's data, attributes and name durable. [`Error::Io`] if the device fails, and then all changes of the volume are refused.
+    /// Makes the file's data, attributes and name durable. `Error::Io` if the device fails, and then all changes of the volume are refused.
     pub fn sync(&self) -> Result<()> {
         self.session.fs.inner.check_process()?;
         if self.volume().options.read_only {
