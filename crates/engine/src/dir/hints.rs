@@ -77,19 +77,31 @@ struct LastBlock {
     passed: Passed,
 }
 
-/// A part of an entry block in which no free entry is long enough: whoever looks for the first one that is goes on behind it.
+/// What the header of an entry block says of its entries.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Filled {
+    /// Bytes up to the end of the last entry.
+    pub used: usize,
+    /// Bytes of live entries.
+    pub live: usize,
+}
+
+/// A part of an entry block in which no free entry is long enough: a search for the first one that is goes on behind it. It counts only
+/// while the block's header says what it said then: a device that lost a write gives back an older block, in which nothing was passed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Passed {
     /// Where the part ends and an entry begins, in bytes behind the first entry.
-    until: u32,
+    until: usize,
     /// Free entries in it have fewer bytes.
-    size: u32,
+    size: usize,
+    /// What the block's header said.
+    filled: Filled,
 }
 
 impl Passed {
-    /// Where to begin to look for a free entry of `size` bytes.
-    pub fn all_shorter(self, size: usize) -> usize {
-        if size >= self.size as usize { self.until as usize } else { 0 }
+    /// Where to begin to look for a free entry of `size` bytes in a block whose header says this.
+    pub fn all_shorter(self, size: usize, filled: Filled) -> usize {
+        if size >= self.size && filled == self.filled { self.until } else { 0 }
     }
 }
 
@@ -143,19 +155,25 @@ impl LastBlocks {
         *self.place(dir).lock() = LastBlock { dir, generation: raw.generation.get(), block, at, passed };
     }
 
-    /// The first free entry of `size` bytes in `block` of a directory, which was looked for there, is at `until` and is being taken.
-    pub fn pass(&self, dir: Ino, block: FileBlock, until: usize, size: usize) {
+    /// The first free entry of `size` bytes in the block at `at`, in which a directory last got a name, begins at `until` and has been taken;
+    /// the block's header now says `filled`.
+    pub fn pass(&self, dir: Ino, at: FsBlock, until: usize, size: usize, filled: Filled) {
         let mut last = self.place(dir).lock();
-        if last.dir == dir && last.block == block {
-            last.passed = Passed { until: until as u32, size: size as u32 };
+        if last.dir == dir && last.at == at {
+            last.passed = Passed { until, size, filled };
         }
     }
 
-    /// An entry of `block` of a directory, at `at`, has become free, and perhaps all of the block: then its next entry is its first.
-    pub fn has_hole(&self, dir: Ino, block: FileBlock, at: usize, is_empty: bool) {
+    /// The entry that begins at `hole` of the block at `at` of a directory has become free; the block's header now says `filled`. In a block
+    /// without live entries the next entry is the first one.
+    pub fn has_hole(&self, dir: Ino, at: FsBlock, hole: usize, filled: Filled) {
         let mut last = self.place(dir).lock();
-        if last.dir == dir && last.block == block && (is_empty || at < last.passed.until as usize) {
-            last.passed = Passed::default();
+        if last.dir == dir && last.at == at {
+            if filled.live == 0 || hole < last.passed.until {
+                last.passed = Passed::default();
+            } else {
+                last.passed.filled = filled;
+            }
         }
     }
 
@@ -203,21 +221,26 @@ mod tests {
     fn what_was_passed_over_counts_until_an_entry_there_goes() {
         let known = LastBlocks::new();
         let (dir, raw, block) = (Ino(77), inode(5), FileBlock(3));
-        let begins = |size: usize| known.get(dir, &raw, block).map(|(_, passed)| passed.all_shorter(size));
-        assert_eq!(begins(32), None);
-        known.put(dir, &raw, block, FsBlock(9));
-        assert_eq!(begins(32), Some(0));
-        known.pass(dir, block, 640, 32);
-        assert_eq!((begins(24), begins(32), begins(40)), (Some(0), Some(640), Some(640)));
+        let at = FsBlock(9);
+        let filled = |live| Filled { used: 900, live };
+        let begins =
+            |size: usize, live| known.get(dir, &raw, block).map(|(_, passed)| passed.all_shorter(size, filled(live)));
+        assert_eq!(begins(32, 800), None);
+        known.put(dir, &raw, block, at);
+        assert_eq!(begins(32, 800), Some(0));
+        known.pass(dir, at, 640, 32, filled(800));
+        assert_eq!((begins(24, 800), begins(32, 800), begins(40, 800)), (Some(0), Some(640), Some(640)));
+        // The block is another than it was.
+        assert_eq!(begins(32, 768), Some(0));
         // Behind it, and in another block.
-        known.has_hole(dir, block, 640, false);
-        known.has_hole(dir, FileBlock(4), 0, true);
-        assert_eq!(begins(32), Some(640));
-        known.has_hole(dir, block, 632, false);
-        assert_eq!(begins(32), Some(0));
+        known.has_hole(dir, at, 640, filled(768));
+        known.has_hole(dir, FsBlock(10), 0, filled(0));
+        assert_eq!(begins(32, 768), Some(640));
+        known.has_hole(dir, at, 632, filled(736));
+        assert_eq!(begins(32, 736), Some(0));
         // The block's entries begin anew.
-        known.pass(dir, block, 640, 32);
-        known.has_hole(dir, block, 800, true);
-        assert_eq!(begins(32), Some(0));
+        known.pass(dir, at, 640, 32, filled(800));
+        known.has_hole(dir, at, 800, filled(0));
+        assert_eq!(begins(32, 0), Some(0));
     }
 }

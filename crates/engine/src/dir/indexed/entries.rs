@@ -153,6 +153,7 @@ pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, from: usize
     if live + size > run.capacity {
         return Ok(None);
     }
+    let from = if from <= run.used { from } else { 0 };
     for entry in Entries::from(&bytes[run.base..run.base + run.used], from, place) {
         let entry = entry?;
         let length = usize::from(entry.header.length.get());

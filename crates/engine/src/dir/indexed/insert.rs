@@ -4,7 +4,7 @@ use super::entries::{self, Entries, Run};
 use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, run_of};
 use super::{Room, entry_block, index, index_root, is_in_body, position_of, set_index_root};
 use crate::counters::Count;
-use crate::dir::hints::Passed;
+use crate::dir::hints::{Filled, Passed};
 use crate::dir::place::Place;
 use crate::dir::{BlockSource, NewEntry, is_in_blocks};
 use crate::edit::{BlockStore, NewBlock};
@@ -187,10 +187,10 @@ fn insert_in_block(
         }
     };
     let size = entry_size(entry.name.bytes.len());
-    let from = passed.all_shorter(size);
     let done = txn.change(at, BlockKind::DirEntries, |edit| {
         let place = Place { dir, block };
         let (run, live) = run_of(edit.bytes(), at, limit, place)?;
+        let from = passed.all_shorter(size, Filled { used: run.used, live });
         let fit = entries::fit(edit.bytes(), &run, size, live, from, place)?;
         debug_assert_eq!(
             fit,
@@ -198,10 +198,10 @@ fn insert_in_block(
             "what is passed over is too short"
         );
         let Some(fit) = fit else { return Ok::<_, Error>(None) };
-        if fit.hole > 0 {
-            last.pass(dir, block, fit.at, size);
-        }
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
+        if fit.hole > 0 {
+            last.pass(dir, at, fit.at, size, Filled { used, live: live + taken });
+        }
         let fields = edit.range_mut(48, 8);
         fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
         fields[4..].copy_from_slice(&((live + taken) as u32).to_le_bytes());

@@ -222,7 +222,8 @@ fn room_by(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, table: &mu
         }
     }
     for _ in 0..CHARGED_TRIES.min(table.free().charged_units() as usize) {
-        let Some(number) = table.next_charged() else { break };
+        // Each look may take frames, and nothing is evicted while somebody is inside the gate.
+        let Some(number) = table.next_charged().filter(|_| look.volume.cache.has_room()) else { break };
         look.volume.counters.bump(Count::dirhash_recharges);
         let seen = with_unit(look, dir, raw, number, |unit| Ok((kept_words(look, &unit)?, room_of(&unit)?)));
         let (kept, range) = seen.ok()?;
@@ -243,11 +244,13 @@ fn candidates(free: &FreeSpace, words: usize) -> impl Iterator<Item = u64> {
     fullest.chain(roomy).chain(last).map(u64::from)
 }
 
-/// Units up to the last one that has a name, or an entry that keeps its place.
+/// Units up to the last one that has a name, or an entry that keeps its place; or more, for an operation looks at few of them: what it does
+/// not come to, a later one truncates.
 fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, table: &mut Table) -> Option<u64> {
-    loop {
+    for _ in 0..CHARGED_TRIES {
         let used = table.free().used();
-        let Some(last) = used.checked_sub(1).filter(|&last| table.free().is_only_charged(last)) else {
+        let last = used.checked_sub(1).filter(|&last| table.free().is_only_charged(last));
+        let Some(last) = last.filter(|_| look.volume.cache.has_room()) else {
             return Some(used.into());
         };
         // No name is in it. The order may have let go of the entries that it is charged for.
@@ -257,6 +260,7 @@ fn used_units(look: &Look<'_>, dir: Ino, raw: &RawInode, table: &mut Table) -> O
             return Some(used.into());
         }
     }
+    Some(table.free().used().into())
 }
 
 /// How many names the directory has, if it has a hash.

@@ -171,6 +171,10 @@ impl Shadow {
 
     /// Whether a name lasts in one of its units, or is about to, that is not there now.
     pub fn has_gone_name(&self, number: usize, unit: &[u8], tag: u32) -> bool {
+        // The name has come back, elsewhere in the unit: what it left behind, the order had let go of before.
+        if facts::live(unit).any(|(entry, _)| entry.tag == tag) {
+            return false;
+        }
         let mut is_there = false;
         self.names_of_changed(number, unit, |other, _| is_there |= other == tag);
         is_there
