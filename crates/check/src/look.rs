@@ -106,7 +106,7 @@ pub(crate) fn look(
         context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
     }
     if matches!(writer, Writer::Nobody) && damage.is_none() && context.superblock.exchange().is_some() {
-        let what = "notes an exchange of two names that cannot be";
+        let what = "notes an exchange of two names that cannot be, or cannot be read";
         context.report(number::SUPERBLOCK, Place::Volume, what.to_owned());
     }
     if let Err(why) = overlaid {
