@@ -153,7 +153,7 @@ fn overlaid_superblock(reader: &Reader, on_disk: &Superblock, is_copy: bool) -> 
     if is_copy || !reader.read_raw(FsBlock(0), &mut buf).unwrap_or(false) {
         return (*on_disk, Ok(()));
     }
-    myriad_format::header::seal(&mut buf, 0);
+    myriad_format::header::seal_at(&mut buf, &reader.volume, FsBlock(0), 0);
     match Superblock::decode(&buf, FsBlock(0)) {
         Ok(superblock)
             if superblock::describes_same(on_disk, &superblock) && superblock.geometry() == on_disk.geometry() =>
@@ -409,7 +409,8 @@ fn check_volume(context: &Context<'_>, totals: &Totals, free_parts: u64, is_copy
             }
         };
         if overlaid {
-            myriad_format::header::seal(buf, 0);
+            // Of a damaged log it may be a block of any kind.
+            myriad_format::header::seal_at(buf, &context.reader.volume, block, 0);
         }
         match Superblock::decode(buf, block) {
             Ok(copy) if superblock::describes_same(superblock, &copy) => {}
