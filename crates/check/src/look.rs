@@ -106,7 +106,7 @@ pub(crate) fn look(
         context.report(number::SUPERBLOCK, Place::Volume, format!("{damage}; a copy was used"));
     }
     if matches!(writer, Writer::Nobody) && damage.is_none() && context.superblock.exchange().is_some() {
-        let what = "notes an exchange of two names that cannot be";
+        let what = "notes an exchange of two names that cannot be, or cannot be read";
         context.report(number::SUPERBLOCK, Place::Volume, what.to_owned());
     }
     if let Err(why) = overlaid {
@@ -153,7 +153,7 @@ fn overlaid_superblock(reader: &Reader, on_disk: &Superblock, is_copy: bool) -> 
     if is_copy || !reader.read_raw(FsBlock(0), &mut buf).unwrap_or(false) {
         return (*on_disk, Ok(()));
     }
-    myriad_format::header::seal(&mut buf, 0);
+    myriad_format::header::seal_at(&mut buf, &reader.volume, FsBlock(0), 0);
     match Superblock::decode(&buf, FsBlock(0)) {
         Ok(superblock)
             if superblock::describes_same(on_disk, &superblock) && superblock.geometry() == on_disk.geometry() =>
@@ -409,7 +409,8 @@ fn check_volume(context: &Context<'_>, totals: &Totals, free_parts: u64, is_copy
             }
         };
         if overlaid {
-            myriad_format::header::seal(buf, 0);
+            // Of a damaged log it may be a block of any kind.
+            myriad_format::header::seal_at(buf, &context.reader.volume, block, 0);
         }
         match Superblock::decode(buf, block) {
             Ok(copy) if superblock::describes_same(superblock, &copy) => {}

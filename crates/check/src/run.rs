@@ -14,9 +14,8 @@ pub fn check(
     log_device: Option<Arc<dyn BlockDevice>>,
     options: &Options<'_>,
 ) -> Result<Report, CheckError> {
-    let device = exchange::finished(device, options.repair)?;
     if options.repair {
         return repair(&device, log_device.as_ref(), options);
     }
-    Ok(look(&device, log_device.as_ref(), options, Writer::Nobody)?.report)
+    Ok(look(&exchange::finished(&device), log_device.as_ref(), options, Writer::Nobody)?.report)
 }

@@ -248,6 +248,32 @@ fn what_is_due_lasts_while_more_comes() {
     assert_eq!(timed.counter("soft_overdue"), 0);
 }
 
+/// Two names that are exchanged show together, and no round of a part of what waits does that: once they are due everything is written. It never was, if
+/// data was held back until a sync, and nothing in the directories showed that was done later.
+#[test]
+fn an_exchange_becomes_due() {
+    for delays in [[0, 29_000, 28_000], [30_000, 29_000, 28_000]] {
+        let mut setup = setup();
+        setup.hold_back(delays);
+        let mut timed = Timed::new(setup);
+        timed.volume.session.write("first/a", b"a").unwrap();
+        timed.volume.session.write("other/b", b"b").unwrap();
+        timed.volume.fs.sync().unwrap();
+        timed.volume.session.rename("first/a", "other/b", RenameMode::Exchange).unwrap();
+        let is_exchanged = |timed: &Timed| {
+            let after = timed.after_power_loss();
+            ["first/a", "other/b"].map(|path| after.session.read(path).unwrap()) == [b"b", b"a"]
+        };
+        timed.visits(27);
+        assert!(!is_exchanged(&timed), "{delays:?}");
+        timed.visits(2);
+        assert!(is_exchanged(&timed), "{delays:?}");
+        assert_eq!(timed.counter("soft_overdue"), 0, "{delays:?}");
+        timed.written();
+        assert_eq!(timed.visits(100), BTreeMap::new(), "{delays:?}");
+    }
+}
+
 /// Delay 0 is "until a sync", also of what others wait for.
 #[test]
 fn a_delay_of_nothing_waits_for_a_sync() {

@@ -76,18 +76,18 @@
 mod anchor;
 mod append;
 mod checkpoint;
-mod exchange;
 mod overlay;
 mod place;
 mod recover;
 mod search;
+mod sectors;
 #[cfg(test)]
 mod tests;
 
 pub use append::{Log, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
-pub use exchange::{finish_exchange, note_exchange};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
 pub use recover::{Reach, Recovered, damaged_anchor, recover};
 pub use search::{Found, Home, search};
+pub use sectors::{change_superblock, read_unit, write_units};

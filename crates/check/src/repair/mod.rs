@@ -30,6 +30,7 @@ pub(crate) mod volume;
 
 use crate::blocks::Blocks;
 use crate::checksums;
+use crate::exchange;
 use crate::findings::number;
 use crate::io::{Reader, lay_over_units};
 use crate::look::{Outcome, Writer, look, probe_groups};
@@ -55,8 +56,10 @@ pub(crate) fn repair(
     // Another look follows where contents are to be accepted.
     let end = if options.accept_contents { 0.85 } else { 1.0 };
     let without_data = Options { scrub: false, ..options.clone() };
+    // Nothing is written before all that may refuse a repair has been asked.
+    let finished = exchange::finished(device);
     let Outcome { mut report, superblock, lsn_max, .. } =
-        in_part(&without_data, 0.0, 0.5, |options| look(device, log_device, options, Writer::Nobody))?;
+        in_part(&without_data, 0.0, 0.5, |options| look(&finished, log_device, options, Writer::Nobody))?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
         return Err(Incompatible::Features { bits: unknown }.into());
@@ -67,7 +70,7 @@ pub(crate) fn repair(
             report.actions = vouch(device, log_device, lsn_max, options)?;
             return Ok(report);
         }
-        let mut scrubbed = in_part(options, 0.5, end, |options| look(device, log_device, options, Writer::Nobody))?;
+        let mut scrubbed = in_part(options, 0.5, end, |options| look(&finished, log_device, options, Writer::Nobody))?;
         if !options.accept_contents || scrubbed.wrong_data.is_empty() {
             scrubbed.report.actions = vouch(device, log_device, lsn_max, options)?;
             return Ok(scrubbed.report);
@@ -103,6 +106,7 @@ fn vouch(
     lsn_max: Lsn,
     options: &Options<'_>,
 ) -> Result<Vec<String>, CheckError> {
+    exchange::finish(&**device)?;
     let (mut superblock, damage) = superblock::find(&**device)?;
     let has_log = replay(device, log_device, &superblock, damage.is_some(), false)?.checkpoints > 0;
     let needs_check = superblock.needs_check(has_log);
@@ -202,6 +206,7 @@ impl<'a> Repair<'a> {
         if replayed.is_foreign() && superblock.log_device != [0; 16] && !options.new_log {
             return Err(CheckError::ForeignLog);
         }
+        exchange::finish(&**device)?;
         if is_log_damaged {
             // The new log begins beyond every LSN that a block has, known to the old one or not.
             replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
@@ -215,7 +220,7 @@ impl<'a> Repair<'a> {
             }
             _ => (superblock, true),
         };
-        // What it notes of an exchange has been done, or is impossible.
+        // What it notes of an exchange has been done, or cannot be.
         superblock.set_exchange(None);
         let mut ag_used = superblock.ag_high_water.get();
         // Under the log the mark is as durable as what it announces, and a header above it is an uncommitted one: but not

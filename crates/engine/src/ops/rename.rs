@@ -54,8 +54,9 @@ impl Ops<'_> {
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
-                // Two renames of directories at once could each move one below the other. Of exchanges at most one may wait to be durable.
-                let is_alone = source.dir != target.dir || mode == RenameMode::Exchange;
+                // Two renames of directories at once could each move one below the other. Under soft updates at most one exchange may wait to be durable.
+                let waits = mode == RenameMode::Exchange && self.volume.soft.is_some();
+                let is_alone = source.dir != target.dir || waits;
                 let _rename = is_alone.then(|| self.volume.rename_lock.lock());
                 self.rename_inside(txn, source, target, mode, slashes, before)
             })?;
@@ -271,7 +272,7 @@ impl Ops<'_> {
                 if let Some(soft) = &volume.soft {
                     let (a, b) = (source_hit.ino, hit.ino);
                     let end = |end: End<'_>, old, new| Exchanged { dir: end.dir, hash: end.name.hash, old, new };
-                    soft.exchanged([end(source, a, b), end(target, b, a)]);
+                    soft.exchanged([end(source, a, b), end(target, b, a)], volume.ticks());
                 }
                 dir::replace(txn, target.dir, target_dir, target.name, hit, source_hit.ino, moved_type)?;
                 dir::replace(txn, source.dir, source_dir, source.name, source_hit, hit.ino, other_type)?;

@@ -13,12 +13,11 @@ use crate::ops::{give_back, settle_second_names};
 use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
-use crate::volume::{Volume, log_open_error};
-use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, MemoryDevice, OpenError, OverlayDevice};
+use crate::volume::Volume;
+use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, MemoryDevice, OpenError};
 use myriad_format::leftovers::Leftovers;
 use myriad_format::superblock::{Superblock, feature, leftovers, state};
 use myriad_format::{FsBlock, Ino};
-use myriad_log::LogError;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,23 +67,6 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
         myriad_format::header::seal(&mut bytes, 0);
     }
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
-}
-
-/// Does what a crash has left of an exchange of two names. A reader does it in memory, and passes over a note that cannot be right.
-fn finish_exchange(
-    device: Arc<dyn BlockDevice>,
-    superblock: &mut Superblock,
-    read_only: bool,
-) -> Result<Arc<dyn BlockDevice>> {
-    if superblock.exchange().is_none() {
-        return Ok(device);
-    }
-    let device: Arc<dyn BlockDevice> = if read_only { Arc::new(OverlayDevice::new(device)) } else { device };
-    match myriad_log::finish_exchange(&*device, superblock) {
-        Err(LogError::Corrupt(_)) if read_only => Ok(device),
-        Err(LogError::Io { op, offset, source }) => Err(Error::Io { op, offset, source }),
-        done => done.map(|()| device).map_err(log_open_error),
-    }
 }
 
 impl Fs {
@@ -160,7 +142,7 @@ impl Fs {
         log: Option<Arc<dyn BlockDevice>>,
         options: MountOptions,
     ) -> Result<Self> {
-        let mut superblock = read_superblock(&*device)?;
+        let superblock = read_superblock(&*device)?;
         let mut options = options;
         let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
         if unknown != 0 || superblock.state.get() == state::SEALED {
@@ -170,7 +152,6 @@ impl Fs {
         if end > device.size() {
             return Err(Error::Truncated { found: device.size(), needed: end });
         }
-        let device = finish_exchange(device, &mut superblock, options.read_only)?;
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;

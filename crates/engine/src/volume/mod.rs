@@ -48,7 +48,7 @@ use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgNo, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
-use opening::{RecoveredLog, check_opening, recover_log};
+use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
 use parking_lot::Condvar;
 use second_names::SecondNames;
@@ -152,7 +152,7 @@ impl Volume {
     pub fn assemble(
         device: Arc<dyn BlockDevice>,
         log: Option<LogPlace>,
-        superblock: Superblock,
+        mut superblock: Superblock,
         mut options: MountOptions,
     ) -> Result<Self> {
         let geometry = superblock.geometry();
@@ -164,6 +164,7 @@ impl Volume {
             None => Order::of_code(superblock.last_order.get()),
         };
         check_opening(order, &choices, log.as_ref(), &superblock, &options)?;
+        let device = finish_exchange(device, &mut superblock, options.read_only)?;
         let counters = Arc::new(Counters::new());
         let log_is_external = superblock.log_device != [0; 16];
         let RecoveredLog { log, pending, overlay, recovered } = recover_log(log, &superblock, options.read_only)?;

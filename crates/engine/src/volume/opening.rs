@@ -1,13 +1,16 @@
-//! What an opening has to know before a volume is put together: whether it may be opened so, and what its log says.
+//! What an opening has to know before a volume is put together: whether it may be opened so, what its log says, and what its superblock notes.
 
 use super::log_open_error;
 use crate::error::{Error, Result};
 use crate::order::soft::Delays;
 use crate::types::{MountOptions, Order};
+use myriad_device::{BlockDevice, OverlayDevice};
 use myriad_format::choices::Choices;
+use myriad_format::exchange;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{Corrupt, FsBlock};
-use myriad_log::{Log, LogPlace, Overlay, Reach};
+use myriad_log::{Log, LogError, LogPlace, Overlay, Reach};
+use std::sync::Arc;
 
 /// What an opening finds in the log; nothing, if there is no log.
 #[derive(Default)]
@@ -49,6 +52,34 @@ pub(super) fn check_opening(
         }
     }
     Ok(())
+}
+
+/// Does what a crash has left of an exchange of two names, and takes the note of it away. It writes, so it comes after all that refuses an opening. A reader
+/// does it in memory, and passes over a note that cannot be right, or whose units cannot be read.
+pub(super) fn finish_exchange(
+    device: Arc<dyn BlockDevice>,
+    superblock: &mut Superblock,
+    read_only: bool,
+) -> Result<Arc<dyn BlockDevice>> {
+    let Some(names) = superblock.exchange() else { return Ok(device) };
+    let (geometry, volume) = (superblock.geometry(), superblock.volume());
+    let finish = |device: &dyn BlockDevice| {
+        let read_unit = |block, number| myriad_log::read_unit(device, &geometry, block, number);
+        let units = exchange::plan(&names, &geometry, volume, read_unit)?;
+        myriad_log::write_units(device, &geometry, &units)?;
+        myriad_log::change_superblock(device, volume, |superblock| superblock.set_exchange(None))
+    };
+    let changed: Arc<dyn BlockDevice> =
+        if read_only { Arc::new(OverlayDevice::new(device.clone())) } else { device.clone() };
+    match finish(&*changed) {
+        Ok(()) => {
+            superblock.set_exchange(None);
+            Ok(changed)
+        }
+        Err(_) if read_only => Ok(device),
+        Err(LogError::Io { op, offset, source }) => Err(Error::Io { op, offset, source }),
+        Err(error) => Err(log_open_error(error)),
+    }
 }
 
 /// Reads the log that lies at `place`. Of a volume that may be written it is open for appending then, and what a torn attempt has

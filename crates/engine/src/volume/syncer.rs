@@ -29,8 +29,10 @@ impl Volume {
         let has_due = soft.has_due(due);
         self.checkpointer.lock().run_due(self, due, has_due)?;
         // What is overdue was due before, too.
-        if has_due && delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue)) {
-            self.counters.bump(Count::soft_overdue);
+        let is_overdue = has_due && delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue));
+        self.counters.add(Count::soft_overdue, u64::from(is_overdue));
+        // Two names that are exchanged show together, in a round of everything.
+        if is_overdue || soft.has_due_exchange(due) {
             self.commit_now()?;
         }
         flushed.map(|()| true)

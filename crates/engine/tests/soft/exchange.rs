@@ -1,12 +1,13 @@
 //! Two names that exchange what they name (RENAME_EXCHANGE): whatever power loss leaves, both are as they were or both as they are to be.
 
-use super::recorded::{State, Volume, counter, names};
+use super::recorded::{State, Volume, counter, names, states};
 use super::setup;
-use myriad_check::{Options, check};
-use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Error, Fs, MountOptions, RenameMode, Session};
+use super::worn::Worn;
+use myriad_check::{CheckError, Options, check};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice, RecordingDevice};
+use myriad_engine::{Cred, Errno, Error, Fs, MountOptions, Order, RenameMode, Session};
 use myriad_format::exchange::ExchangedName;
-use myriad_format::superblock::Superblock;
+use myriad_format::superblock::{Superblock, leftovers};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Devices;
 use myriad_trials::verdict::repair;
@@ -24,10 +25,37 @@ fn image(state: &State) -> Arc<MemoryDevice> {
     Arc::new(state.image.clone_image())
 }
 
-fn noted(state: &State) -> bool {
+fn superblock(device: &MemoryDevice) -> [u8; Superblock::SIZE] {
     let mut sector = [0; Superblock::SIZE];
-    state.image.read(0, &mut sector).unwrap();
-    Superblock::read(&sector).exchange().is_some()
+    device.read(0, &mut sector).unwrap();
+    sector
+}
+
+fn noted(state: &State) -> bool {
+    Superblock::read(&superblock(&state.image)).exchange().is_some()
+}
+
+/// A volume cut short while two files exchanged their names, with the note and neither of the entries.
+fn cut_short() -> MemoryDevice {
+    let volume = Volume::new(&setup(1024, 8 << 20));
+    volume.session.write("a", b"content of a").unwrap();
+    volume.session.write("b", b"content of b").unwrap();
+    let states = volume.states(|session| session.rename("a", "b", RenameMode::Exchange).unwrap());
+    states.into_iter().find(noted).expect("a state under way").image
+}
+
+/// Changes the superblock by hand.
+fn with_superblock(device: &MemoryDevice, change: impl FnOnce(&mut Superblock)) {
+    let mut sector = superblock(device);
+    change(Superblock::read_mut(&mut sector));
+    myriad_format::header::seal(&mut sector, 0);
+    device.write(0, &sector).unwrap();
+}
+
+fn all_of(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(0, &mut bytes).unwrap();
+    bytes
 }
 
 /// Makes a tree, exchanges two names of it, and looks at them in every state that power loss can leave: in a volume opened for writing, in one opened for
@@ -198,4 +226,150 @@ fn a_note_that_cannot_be_is_damage() {
         repair(&Devices::from(image.clone())).unwrap();
         assert_eq!(found(&setup.open(image).unwrap().session(myriad_engine::Cred::root()), "a"), "content");
     }
+}
+
+/// The sector of an entry of the exchange cannot be read: who only reads, and the check, go on without; a repair drops the note.
+#[test]
+fn an_entry_that_cannot_be_read_keeps_nobody_out() {
+    let setup = setup(1024, 8 << 20);
+    let image = Arc::new(cut_short());
+    let [name, _] = Superblock::read(&superblock(&image)).exchange().unwrap();
+    let at = name.block.get() * 1024 + u64::from(name.at.get()) / 512 * 512;
+    let sector = at..at + 512;
+    let worn: Arc<dyn BlockDevice> = Worn::new(image.clone(), vec![sector]);
+    let before = all_of(&image);
+    let reader = MountOptions { read_only: true, ..setup.options.clone() };
+    Fs::open_device(worn.clone(), None, reader).unwrap();
+    let options = Options { threads: 1, ..Options::default() };
+    let report = check(worn.clone(), None, &options).unwrap();
+    assert!(report.unreadable_blocks > 0 && report.findings[0].message.contains("exchange"), "{:?}", report.findings);
+    assert!(all_of(&image) == before);
+    // What a repair drops for that reason, another cable may bring back.
+    let left = Options { repair: true, leave_unreadable: true, ..options.clone() };
+    assert!(!check(worn.clone(), None, &left).unwrap().repaired);
+    assert!(all_of(&image) == before);
+    let report = check(worn.clone(), None, &Options { repair: true, ..options }).unwrap();
+    assert!(report.is_sound(), "{:?}", report.remaining);
+    assert_eq!(Superblock::read(&superblock(&image)).exchange(), None);
+    setup.open(worn).unwrap();
+}
+
+/// What refuses to write to a volume writes nothing of an exchange to it either.
+#[test]
+fn an_opening_that_is_refused_writes_nothing() {
+    let setup = setup(1024, 8 << 20);
+    let image = Arc::new(cut_short());
+    let refused = |image: &Arc<MemoryDevice>, options: &MountOptions| {
+        let before = all_of(image);
+        let error = Fs::open_device(image.clone(), None, options.clone()).err().expect("it is refused");
+        assert!(all_of(image) == before, "{error}");
+        error
+    };
+    let unchecked = Arc::new(image.clone_image());
+    with_superblock(&unchecked, |superblock| superblock.leftovers |= leftovers::NEEDS_CHECK);
+    assert!(matches!(refused(&unchecked, &setup.options), Error::Unchecked));
+    let foreign_delay = MountOptions { order: Some(Order::None), dir_delay_ms: Some(1), ..setup.options.clone() };
+    assert!(matches!(refused(&image, &foreign_delay), Error::Option { .. }));
+
+    // A later version may know what this one must not write to.
+    let later = Arc::new(image.clone_image());
+    with_superblock(&later, |superblock| superblock.features_read_only = (1 << 63).into());
+    let before = all_of(&later);
+    let options = Options { threads: 1, repair: true, ..Options::default() };
+    let result = check(later.clone(), None, &options);
+    assert!(matches!(result, Err(CheckError::Incompatible(_))), "{result:?}");
+    assert!(all_of(&later) == before);
+    // It can be read, with the exchange done in memory.
+    let read = Fs::open_device(later.clone(), None, setup.options.clone()).unwrap();
+    assert_eq!(found(&read.session(Cred::root()), "a"), "content of b");
+    drop(read);
+    assert!(all_of(&later) == before);
+}
+
+/// Nothing but the note is wrong: a repair does what it says, on the device.
+#[test]
+fn a_repair_does_what_is_noted() {
+    let image = Arc::new(cut_short());
+    repair(&Devices::from(image.clone() as Arc<dyn BlockDevice>)).unwrap();
+    assert_eq!(Superblock::read(&superblock(&image)).exchange(), None);
+    let reader = MountOptions { read_only: true, ..setup(1024, 8 << 20).options };
+    let read = Fs::open_device(image, None, reader).unwrap();
+    assert_eq!(found(&read.session(Cred::root()), "a"), "content of b");
+}
+
+/// A superblock that was damaged on the device while the volume was open is not sealed with the damage in it.
+#[test]
+fn a_note_is_not_written_into_a_damaged_superblock() {
+    for (damaged, is_other) in [(100, false), (300, false), (0, true)] {
+        let setup = setup(1024, 8 << 20);
+        let volume = Volume::new(&setup);
+        volume.session.write("a", b"content of a").unwrap();
+        volume.session.write("b", b"content of b").unwrap();
+        volume.fs.sync().unwrap();
+        volume.session.rename("a", "b", RenameMode::Exchange).unwrap();
+        let device = volume.device.inner();
+        if is_other {
+            with_superblock(device, |superblock| superblock.header.volume[3] ^= 1);
+        } else {
+            let mut sector = superblock(device);
+            sector[damaged] ^= 0x40;
+            device.write(0, &sector).unwrap();
+        }
+        let before = superblock(device);
+        let synced = volume.fs.sync();
+        assert!(matches!(synced, Err(Error::Corrupt(_))), "byte {damaged}: {synced:?}");
+        assert!(superblock(device) == before, "byte {damaged}");
+    }
+}
+
+/// The host has no room in the middle of the exchange, and other operations go on until it has: they may free the block in which one of the entries lies.
+/// Whenever power is lost, no name is as after the exchange while the other is as before.
+#[test]
+fn a_full_host_leaves_no_half_of_an_exchange() {
+    let remove = |session: &Session| {
+        session.unlink("y").unwrap();
+        session.unlink("d/x").unwrap();
+        session.rmdir("d").unwrap();
+    };
+    let move_away = |session: &Session| {
+        session.rename("d/x", "z", RenameMode::Replace).unwrap();
+        session.rename("y", "w", RenameMode::Replace).unwrap();
+        session.write("d/new", b"new").unwrap();
+    };
+    let removed = (1..).take_while(|&nth| full_within_exchange("removed", nth, remove)).count();
+    let moved = (1..).take_while(|&nth| full_within_exchange("moved", nth, move_away)).count();
+    assert!(removed >= 5 && moved >= 5, "{removed} and {moved} writes");
+}
+
+/// As above, from the `nth` write on; false if there are not so many.
+fn full_within_exchange(what: &str, nth: u64, between: impl Fn(&Session)) -> bool {
+    let setup = setup(1024, 8 << 20);
+    let device = Arc::new(FaultDevice::new(RecordingDevice::new(setup.format())));
+    let fs = setup.open(device.clone()).unwrap();
+    let session = fs.session(Cred::root());
+    session.mkdir("d", 0o755).unwrap();
+    session.write("d/x", b"a").unwrap();
+    session.write("y", b"b").unwrap();
+    fs.sync().unwrap();
+    let base = device.inner().inner().clone_image();
+    device.inner().take();
+    session.rename("d/x", "y", RenameMode::Exchange).unwrap();
+    device.fail(FaultOp::Write, nth, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    match fs.sync() {
+        Ok(()) => return false,
+        Err(error) => assert!(matches!(error, Error::HostFull(_)), "{what}, write {nth}: {error}"),
+    }
+    between(&session);
+    device.clear();
+    fs.sync().unwrap();
+    for state in states(&base, &device.inner().take()) {
+        state.check();
+        let after = state.open(&setup);
+        let contents = ["d/x", "y", "z", "w"].map(|path| after.session.read(path).ok());
+        let [x, y, ..] = &contents;
+        assert!(x.is_none() || x != y, "{what}, write {nth}, {}: {contents:?}", state.what);
+        let is_lost = ["a", "b"].iter().any(|file| !contents.iter().flatten().any(|found| found == file.as_bytes()));
+        assert!(what == "removed" || !is_lost, "{what}, write {nth}, {}: {contents:?}", state.what);
+    }
+    true
 }

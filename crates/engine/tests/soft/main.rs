@@ -5,6 +5,8 @@ mod background;
 mod exchange;
 #[path = "../recorded/mod.rs"]
 mod recorded;
+#[path = "../../../check/tests/common/worn.rs"]
+mod worn;
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Clock, Cred, Error, OpenOptions, Order, RenameMode, Session, XattrMode};

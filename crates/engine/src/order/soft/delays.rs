@@ -126,6 +126,11 @@ impl Due {
         self.is(since, self.data)
     }
 
+    /// Whether a name is due that has changed `since` then.
+    pub(super) fn is_name(self, since: Time) -> bool {
+        self.is(since, self.directories)
+    }
+
     /// Whether a block of this kind is due that has changed `since` then.
     pub(super) fn is_block(self, kind: BlockKind, since: Option<Time>) -> bool {
         let age = if kind == BlockKind::LinearEntries { self.directories } else { self.metadata };

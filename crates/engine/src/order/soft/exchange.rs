@@ -11,7 +11,7 @@
 //! 3   links      as many as there are names
 //! ```
 //!
-//! Power lost before the note leaves both names as they were. After it, the next opening does what the note says (`myriad_log::finish_exchange`), so both
+//! Power lost before the note leaves both names as they were. After it, the next opening does what the note says (`myriad_format::exchange::plan`), so both
 //! names are as they are to be, whichever of the sectors of the round have arrived.
 //!
 //! Invariants
@@ -19,12 +19,15 @@
 //!      does not change its shape while an exchange waits, nor has it since what lasts was last all there was ([`Soft::shapes`]). So no
 //!      directory above the two names waits for the exchange.
 //!   2. If one of the entries has changed again since, what is left is a rename, and goes by the rules of `judge` alone.
+//!   3. Once the note is written, both entries are, before it is taken away. Their images are made before it, behind the gate that the round has closed. If
+//!      the host has no room for one of these writes, the gate opens until the round is written again, and the images stay as they are.
 
 use super::judge::Judge;
 use super::shadow::Shadow;
-use super::{Soft, State};
+use super::{Due, Soft, State};
 use crate::error::Result;
 use crate::order::facts::{self, Fact};
+use crate::types::Time;
 use myriad_format::exchange::ExchangedName;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, Ino};
@@ -41,19 +44,27 @@ pub(crate) struct Exchanged {
 }
 
 /// Two names that exchange what they name, and wait to do so in what lasts.
-pub(super) type Exchange = [Exchanged; 2];
+pub(super) struct Exchange {
+    names: [Exchanged; 2],
+    since: Time,
+}
 
 impl Soft {
     /// Two names exchange what they name. Nobody changes the shape of the tree meanwhile.
-    pub fn exchanged(&self, names: [Exchanged; 2]) {
+    pub fn exchanged(&self, names: [Exchanged; 2], now: Time) {
         let mut state = self.state.lock();
         assert!(state.exchange.is_none(), "one exchange at a time");
-        state.exchange = Some(names);
+        state.exchange = Some(Exchange { names, since: now });
     }
 
     /// Whether an exchange waits.
     pub fn has_exchange(&self) -> bool {
         self.state.lock().exchange.is_some()
+    }
+
+    /// Whether an exchange waits that is due as names are. What is due is written a part at a time, and no part shows both names.
+    pub fn has_due_exchange(&self, due: Due) -> bool {
+        self.state.lock().exchange.as_ref().is_some_and(|exchange| due.is_name(exchange.since))
     }
 
     /// How often a directory has got another parent, or two names have been exchanged. Asked before everything is made durable, and after: if it is the
@@ -105,7 +116,7 @@ impl Exchanged {
 
 /// The two entries of the exchange that waits; `None` if there is none, or what is left of it is none.
 pub(super) fn waiting(state: &State, judge: &Judge<'_>) -> Option<[ExchangedName; 2]> {
-    let [source, target] = state.exchange?;
+    let [source, target] = state.exchange.as_ref()?.names;
     Some([source.find(state, judge)?, target.find(state, judge)?])
 }
 

@@ -181,6 +181,9 @@ pub(super) struct Round {
     has_unflushed: bool,
     /// Two names that exchange in it what they name: it is noted while its images are written.
     exchange: Option<[ExchangedName; 2]>,
+    /// Images of the blocks that the exchange changes, of which all must be written once it is noted. They are made when the round begins, and stay
+    /// until the note is gone: if the host has no room in between, other operations go on, and may free one of the blocks.
+    kept: Images,
 }
 
 impl Freed {

@@ -34,10 +34,11 @@ use crate::order::images::Images;
 use crate::planted::{Bug, planted};
 use crate::volume::{Volume, log_open_error};
 use myriad_format::exchange::ExchangedName;
+use myriad_format::superblock::Superblock;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Ino};
 use myriad_log::LogError;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 /// What rounds are made for.
@@ -68,10 +69,8 @@ const OPEN_ROUNDS: usize = 8;
 impl Checkpointer {
     pub(in crate::order) fn run_soft(&mut self, volume: &Volume, mut goal: Goal<'_>) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
-        if let Some(round) = &self.round {
-            // All that an exchange changes must be written: nothing of it may be freed meanwhile.
-            let closed = round.exchange.map(|_| volume.cache.gate.close());
-            self.finish_round(volume, closed.is_some())?;
+        if self.round.is_some() {
+            self.finish_round(volume, false)?;
         }
         self.release(volume)?;
         let mut held = None;
@@ -169,9 +168,9 @@ impl Checkpointer {
         if round.exchange.is_some() {
             state.exchange = None;
         }
-        let mut is_written = round.written.iter().peekable();
+        round.written.sort_unstable();
         for &block in &round.blocks {
-            let is_written = is_written.next_if_eq(&&block).is_some();
+            let is_written = round.written.binary_search(&block).is_ok();
             state.arrived(block, is_written, &volume.geometry);
         }
         soft.weigh(&state);
@@ -179,6 +178,10 @@ impl Checkpointer {
     }
 
     fn write_round(&mut self, volume: &Volume, round: &mut Round) -> Result<()> {
+        if round.exchange.is_some() && round.kept.blocks.is_empty() {
+            // The first time: the gate is closed since the round began.
+            round.keep_exchange(volume)?;
+        }
         if round.has_unflushed {
             volume.device_flush()?;
             round.has_unflushed = false;
@@ -190,6 +193,7 @@ impl Checkpointer {
         if round.exchange.is_some() {
             self.keep(volume, [0].into_iter());
             note_exchange(volume, round.exchange)?;
+            write_images(volume, &mut round.kept, 0)?;
         }
         // After an error the part that it befell is written again.
         while round.copy_images(volume)? {
@@ -202,6 +206,7 @@ impl Checkpointer {
         }
         if round.exchange.is_some() {
             note_exchange(volume, None)?;
+            round.written.extend(round.kept.blocks.iter().map(|&(block, ..)| block));
         }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
@@ -261,23 +266,39 @@ impl Round {
     /// Makes the next images that are to be written, if there are none: of the blocks as they are, what the image of each has kept laid over it. Of a
     /// block that was freed meanwhile there is none. False if there are no more.
     fn copy_images(&mut self, volume: &Volume) -> Result<bool> {
-        let soft = volume.soft.as_ref().expect("order softdep");
         while self.images.blocks.len() << volume.geometry.block_bits < COPIED_MAX {
             let Some(&block) = self.blocks.get(self.copied) else { break };
             self.copied += 1;
-            let Some(frame) = soft.state.lock().shadows.get(&block).map(|shadow| shadow.frame) else { continue };
-            let bytes = volume.cache.arena.read(frame);
-            if soft.is_spoiled.load(Ordering::Relaxed) {
-                return Err(Error::Shutdown);
-            }
-            let state = soft.state.lock();
-            if let Some(sent) = state.shadows.get(&block).and_then(|shadow| shadow.sent.as_ref()) {
-                let image = self.images.push(block, frame, &bytes);
-                sent.lay_over(0, image);
+            if self.kept.blocks.iter().all(|&(kept, ..)| kept != block) {
+                push_image(volume, &mut self.images, block)?;
             }
         }
         Ok(!self.images.blocks.is_empty())
     }
+
+    /// Makes the images of the blocks that the exchange changes: those of the two entries, and of the directories that they are to name.
+    fn keep_exchange(&mut self, volume: &Volume) -> Result<()> {
+        let names = self.exchange.iter().flatten();
+        let inode = |name: &ExchangedName| Some(volume.geometry.locate(Ino(name.ino.get()))?.0.0);
+        let blocks: BTreeSet<u64> = names.flat_map(|name| [Some(name.block.get()), inode(name)]).flatten().collect();
+        blocks.into_iter().try_for_each(|block| push_image(volume, &mut self.kept, block))
+    }
+}
+
+/// Makes the image of a block, if it has one in this round and was not freed since.
+fn push_image(volume: &Volume, images: &mut Images, block: u64) -> Result<()> {
+    let soft = volume.soft.as_ref().expect("order softdep");
+    let Some(frame) = soft.state.lock().shadows.get(&block).map(|shadow| shadow.frame) else { return Ok(()) };
+    let bytes = volume.cache.arena.read(frame);
+    if soft.is_spoiled.load(Ordering::Relaxed) {
+        return Err(Error::Shutdown);
+    }
+    let state = soft.state.lock();
+    if let Some(sent) = state.shadows.get(&block).and_then(|shadow| shadow.sent.as_ref()) {
+        let image = images.push(block, frame, &bytes);
+        sent.lay_over(0, image);
+    }
+    Ok(())
 }
 
 /// Makes the images of a round, and says whether all that it is made for lasts already. The gate is closed.
@@ -386,6 +407,7 @@ fn begin_round(
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
         exchange,
+        kept: Images::new(volume.cache.block_size()),
     };
     if !is_exchange_left {
         state.exchange = None;
@@ -426,7 +448,8 @@ fn note_exchange(volume: &Volume, names: Option<[ExchangedName; 2]>) -> Result<(
     if planted(Bug::SoftExchange) {
         return Ok(());
     }
-    myriad_log::note_exchange(&*volume.device, names).map_err(|error| match error {
+    let note = |superblock: &mut Superblock| superblock.set_exchange(names);
+    myriad_log::change_superblock(&*volume.device, volume.superblock.volume(), note).map_err(|error| match error {
         LogError::Io { op: "write", offset, source } => volume.write_error(offset, source),
         LogError::Io { op, offset, source } => volume.io_error(op, offset, source),
         error => log_open_error(error),
