@@ -758,9 +758,10 @@ pub trait Keeper: Send + Sync {
     /// with the inode locked; must not call the volume.
     fn hold(&self, node: Node) -> bool;
 
-    /// A change of content took set-id bits away, which nobody asked for by name: whoever remembers the mode is told. Called
-    /// before the change returns, with nothing locked.
-    fn mode_changed(&self, node: Node);
+    /// An inode has other attributes than the result of the operation says: a change of content took set-id bits away, which nobody asked
+    /// for by name; or a file lost a name and the operation failed afterwards, so that its caller takes the file for unchanged. Whoever
+    /// remembers the attributes drops them. Called before the operation returns, with nothing locked.
+    fn attributes_changed(&self, node: Node);
 
     /// An inode has fewer links, or another number of blocks, since what a crash had left was given back: whoever remembers its
     /// attributes drops them. Called by the thread that gives back, which answers nobody, with nothing locked.

@@ -1,11 +1,12 @@
 //! What a mount needs of the engine: files held without names or handles, callers checked by somebody else.
 
 use myriad_check::{Options as CheckOptions, check};
-use myriad_device::MemoryDevice;
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
-    AllocateMode, Clock, Cred, Errno, Error, File, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions,
+    AllocateMode, Clock, Cred, Errno, Error, File, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, Order,
     RenameMode, SetAttr,
 };
+use myriad_format::choices::PROFILES;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ impl Keeper for Known {
         known
     }
 
-    fn mode_changed(&self, node: Node) {
+    fn attributes_changed(&self, node: Node) {
         self.changed.lock().unwrap().push(node);
     }
 
@@ -135,7 +136,7 @@ impl Keeper for Forgetful {
         true
     }
 
-    fn mode_changed(&self, _node: Node) {}
+    fn attributes_changed(&self, _node: Node) {}
 
     fn given_back(&self, _node: Node) {}
 }
@@ -434,4 +435,43 @@ fn the_keeper_is_told_of_modes_that_change_by_themselves() {
         }
         root.unlink("/file").unwrap();
     }
+}
+
+/// A name was removed or replaced, and the host had no room to make that durable (order `sync`). The error said to a mount's kernel that the
+/// file had all its links. Its last name gone, the kernel kept the file, and the file its space.
+#[test]
+fn the_keeper_is_told_of_a_file_whose_name_went_when_that_could_not_be_made_durable() {
+    let choices = PROFILES.iter().find(|profile| profile.name == "ffs").unwrap().choices;
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(64 << 20)));
+    let mkfs = MkfsOptions { choices, order: Order::Sync, seed: Some(1), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    let known = Arc::new(Known::default());
+    fs.set_keeper(known.clone());
+    let (session, told) = (fs.session(Cred::root()), || std::mem::take(&mut *known.changed.lock().unwrap()));
+    let (root, file, other) =
+        (session.root(), session.create("a", 0o644).unwrap(), session.create("b", 0o644).unwrap());
+    for name in ["a2", "a3"] {
+        session.link("a", name).unwrap();
+    }
+    let links = || session.stat_node(file).unwrap().nlink;
+    session.unlink_at(root, b"a3").unwrap();
+    assert_eq!((links(), told()), (2, vec![]), "nothing went wrong");
+
+    device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+    assert!(matches!(session.unlink_at(root, b"a2"), Err(Error::HostFull(_))));
+    assert_eq!((links(), told()), (1, vec![file]));
+
+    device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+    let renamed = session.rename_at(root, b"b", root, b"a", RenameMode::Replace);
+    assert!(matches!(renamed, Err(Error::HostFull(_))), "{renamed:?}");
+    assert_eq!(told(), [other, file]);
+    // A refusal changes nothing.
+    assert_eq!(session.unlink_at(root, b"b").unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(told(), []);
+    drop(session);
+    fs.close().unwrap();
+    let report = check(device, None, &CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
 }

@@ -215,6 +215,14 @@ impl Service for Shared {
         self.service.waits_for_kernel(opcode)
     }
 
+    fn waits_for_answers(&self) -> bool {
+        self.service.waits_for_answers()
+    }
+
+    fn answered(&self, unique: u64) {
+        self.service.answered(unique);
+    }
+
     fn panicked(&self) {
         self.service.panicked();
     }

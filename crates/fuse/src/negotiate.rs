@@ -1,7 +1,7 @@
 //! INIT: what kernel and server agree on.
 
 use crate::options::Options;
-use crate::wire::{InitIn, InitOut, MAJOR, MINOR, init};
+use crate::wire::{EXPIRE_ONLY_SINCE, InitIn, InitOut, MAJOR, MINOR, init};
 
 /// Largest read or write request: longer ones gain nothing, shorter ones cost direct reads a quarter.
 pub const REQUEST_MAX: usize = 1 << 20;
@@ -91,6 +91,8 @@ pub struct Agreement {
     pub atomic_truncate: bool,
     /// The kernel keeps what is written.
     pub writeback: bool,
+    /// The kernel can be told to look a name up before it trusts it again, and need not drop it.
+    pub expires_names: bool,
 }
 
 impl Agreement {
@@ -128,6 +130,7 @@ pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
         ring: has(init::OVER_IO_URING),
         atomic_truncate: has(init::ATOMIC_O_TRUNC),
         writeback: has(init::WRITEBACK_CACHE),
+        expires_names: theirs.minor >= EXPIRE_ONLY_SINCE,
     };
     (out, agreement)
 }
@@ -152,6 +155,9 @@ mod tests {
         assert!(!negotiate(&theirs, wishes()).1.ring);
         let theirs = InitIn { flags: init::INIT_EXT as u32, ..theirs };
         assert!(negotiate(&theirs, wishes()).1.ring);
+        for (minor, expires_names) in [(37, false), (38, true), (45, true)] {
+            assert_eq!(negotiate(&InitIn { minor, ..theirs }, wishes()).1.expires_names, expires_names, "7.{minor}");
+        }
     }
 
     /// Pages were taken to have 4 KiB everywhere: with larger ones a READ was for more than its answer could hold.

@@ -64,7 +64,7 @@ pub struct Nodes {
     shards: Box<[Shard]>,
     count: AtomicU64,
     held: Held,
-    /// Inodes whose mode the engine has changed by itself; of which the kernel is still to be told.
+    /// Inodes that have other attributes than the answer will say; of which the kernel is still to be told.
     changed: Mutex<Vec<u64>>,
     has_changed: AtomicBool,
 }
@@ -178,7 +178,7 @@ impl Nodes {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Tells of the inodes whose mode the engine has changed by itself. Whoever comes meanwhile waits until that is done: one
+    /// Tells of the inodes that have other attributes than the answer will say. Whoever comes meanwhile waits until that is done: one
     /// of them may be its own.
     pub fn tell_changed(&self, tell: impl Fn(u64)) {
         if self.has_changed.load(Ordering::Acquire) {
@@ -201,8 +201,8 @@ impl Nodes {
         is_new
     }
 
-    /// As `Keeper::mode_changed` says; the kernel is told before the request is answered that did it.
-    pub fn mode_changed(&self, node: Node) {
+    /// As `Keeper::attributes_changed` says; the kernel is told before the request is answered that did it.
+    pub fn attributes_changed(&self, node: Node) {
         let mut changed = self.changed.lock();
         changed.push(self.id(node));
         self.has_changed.store(true, Ordering::Release);

@@ -24,6 +24,14 @@ pub trait Service: Send + Sync {
         false
     }
 
+    /// Whether something is left to do once answers are out: then [`Self::answered`] is called of each.
+    fn waits_for_answers(&self) -> bool {
+        false
+    }
+
+    /// The answer to a request (its `unique`) is with the kernel.
+    fn answered(&self, _unique: u64) {}
+
     /// A request made the program panic: whatever it worked on may be half done.
     fn panicked(&self);
 

@@ -220,6 +220,11 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// The same: what a name means is not known any more.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `NotifyInvalEntryOut::flags`: the name is to be looked up before it is trusted again. Without it, it is dropped at once, with what is
+/// mounted below it.
+pub const EXPIRE_ONLY: u32 = 1 << 0;
+/// The minor version of the protocol from which kernels know that (Linux 6.2). Earlier ones do not look at the flags.
+pub const EXPIRE_ONLY_SINCE: u32 = 38;
 
 /// ioctl(2) numbers that reach us.
 pub mod ioctl {

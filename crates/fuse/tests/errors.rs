@@ -11,7 +11,7 @@ use rustix::fs::{self as unix, Advice};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -229,4 +229,53 @@ fn a_volume_is_shut_down_on_demand() {
     assert_eq!(fs::read(mount.path("synced")).unwrap(), content(7));
     assert!(!mount.path("late").exists() && !mount.path("new").exists());
     mount.unmount();
+}
+
+/// A directory was moved, and the host had no room to make that durable. To drop the name, as the kernel was told to, unmounts what is mounted
+/// below the directory. Nor did the kernel learn of names that went: it kept the links of a file, and the file with its space.
+#[test]
+fn a_name_in_doubt_is_looked_up_again_and_what_is_mounted_below_it_stays() {
+    skip_without_mounts!();
+    let options = Options { kernel_options: vec!["dirsync".into()], ..Options::default() };
+    let (mount, device) = mount_on_faults(format(&MkfsOptions::default()), options);
+    fs::create_dir_all(mount.path("dir/below")).unwrap();
+    fs::write(mount.path("a"), vec![1; SIZE]).unwrap();
+    fs::hard_link(mount.path("a"), mount.path("b")).unwrap();
+    let links = || fs::metadata(mount.path("a")).unwrap().nlink();
+    let on_device = |path: &str| fs::metadata(mount.path(path)).map(|metadata| metadata.dev());
+    assert_eq!(links(), 2);
+    let dev = on_device("a").unwrap();
+    let below = mount.path("dir/below");
+    rustix::mount::mount("none", &below, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    assert_ne!(on_device("dir/below").unwrap(), dev);
+    let files = || mount.handle().fs().statfs().unwrap().inodes_used;
+    let before = files();
+
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    let is_full = |result: io::Result<()>| result.as_ref().err().and_then(Errno::from_io_error) == Some(Errno::NOSPC);
+    assert!(is_full(fs::rename(mount.path("dir"), mount.path("moved"))));
+    assert!(is_full(fs::create_dir(mount.path("new"))));
+    assert!(is_full(fs::remove_file(mount.path("b"))));
+    assert_eq!(links(), 1, "the one that went is known to be gone");
+    // The kernel is told of names after the answers.
+    for (name, is_there) in [("moved", true), ("new", true), ("b", false)] {
+        eventually(name, || fs::symlink_metadata(mount.path(name)).is_ok() == is_there);
+    }
+    assert_ne!(on_device("moved/below").unwrap(), dev, "it is mounted as before");
+    device.clear();
+    fs::remove_file(mount.path("a")).unwrap();
+    eventually("the file's space is free", || files() == before);
+    rustix::mount::unmount(mount.path("moved/below"), rustix::mount::UnmountFlags::empty()).unwrap();
+    eventually("dir", || fs::symlink_metadata(mount.path("dir")).is_err());
+    mount.unmount();
+}
+
+/// What comes a moment later, from another thread.
+#[track_caller]
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }

@@ -3,14 +3,17 @@
 mod common;
 
 use common::{Mounted, mounted_with};
+use myriad_device::{Access, FaultDevice, FaultOp, FaultSpan, FileDevice};
 use myriad_engine::{Fs, MkfsOptions, MountOptions};
 use myriad_fuse::{Options, TransportChoice};
 use myriad_sim::host::{Traits, check};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -216,5 +219,36 @@ fn many_threads_at_once() {
             });
         }
     });
+    mount.unmount();
+}
+
+/// An answer goes to the kernel with the question for the next request, and only after it may the kernel be told that a name is in doubt: here
+/// of directories that were made, though the host had no room to make them durable.
+#[test]
+fn names_in_doubt_are_told_after_the_answer() {
+    let _on = switch!("Y");
+    skip_without_mounts!();
+    let folder = tempfile::tempdir().unwrap();
+    Fs::format(&folder.path().join("image"), Some(64 << 20), &MkfsOptions::default()).unwrap();
+    fs::create_dir(folder.path().join("mount")).unwrap();
+    let device = FileDevice::open(folder.path().join("image"), Access::ReadWrite).unwrap();
+    let device = Arc::new(FaultDevice::new(device));
+    let open = MountOptions { commit_interval_ms: 3_600_000, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, open).unwrap();
+    let mount = Mounted::serve(folder, fs, Options { kernel_options: vec!["dirsync".into()], ..ring() });
+    assert_eq!(mount.handle().stats().transport, "ring");
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    for number in 0..20 {
+        let path = mount.path(&format!("dir{number}"));
+        let made = fs::create_dir(&path);
+        assert_eq!(made.err().and_then(|error| Errno::from_io_error(&error)), Some(Errno::NOSPC));
+        // Nobody asks anything meanwhile but this.
+        let end = Instant::now() + Duration::from_secs(60);
+        while fs::symlink_metadata(&path).is_err() {
+            assert!(Instant::now() < end, "the kernel takes {number} for missing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    device.clear();
     mount.unmount();
 }

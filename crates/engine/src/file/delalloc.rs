@@ -349,10 +349,9 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
         Ok(has_changed)
     })?;
     if has_changed {
+        // Also if it cannot be made durable: the mode is another one all the same.
+        volume.files.tell_changed(node);
         volume.before_return()?;
-    }
-    if has_changed && let Some(keeper) = volume.files.keeper.get() {
-        keeper.mode_changed(node);
     }
     Ok(())
 }

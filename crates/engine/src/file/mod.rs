@@ -248,6 +248,14 @@ impl OpenFiles {
         self.is_open(ino)
     }
 
+    /// Tells the keeper, if there is one, as [`Keeper::attributes_changed`] says.
+    #[cold]
+    pub fn tell_changed(&self, node: Node) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.attributes_changed(node);
+        }
+    }
+
     /// Opens: makes the entry if it is missing. The inode is locked.
     pub fn open(&self, ino: Ino, generation: u32) -> Arc<OpenFile> {
         let shard = self.shard(ino);

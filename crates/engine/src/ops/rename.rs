@@ -6,7 +6,7 @@ use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, Hit, Name, NewEntry, Search};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file::OpenFile;
 use crate::inode;
 use crate::namei::Guarded;
@@ -61,10 +61,16 @@ impl Ops<'_> {
                 self.rename_inside(txn, source, target, mode, slashes, before)
             })?;
             match renamed {
-                Renamed::Done(gone, emptied) => {
-                    finish_emptied(self.volume, emptied)?;
-                    finish_gone(self.volume, gone)?;
-                    return if planted(Bug::SyncRenameForgotten) { Ok(()) } else { self.volume.before_return() };
+                Renamed::Done { gone, emptied, changed } => {
+                    let finish = || {
+                        finish_emptied(self.volume, emptied)?;
+                        finish_gone(self.volume, gone)?;
+                        if planted(Bug::SyncRenameForgotten) { Ok(()) } else { self.volume.before_return() }
+                    };
+                    let tell = |_: &Error| {
+                        changed.into_iter().flatten().for_each(|node| self.volume.files.tell_changed(node));
+                    };
+                    return finish().inspect_err(tell);
                 }
                 Renamed::FlushFirst(file) => {
                     crate::file::flush(self.volume, &file)?;
@@ -180,7 +186,7 @@ impl Ops<'_> {
         }
         if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == source_hit.ino) {
             // Two names of one file: POSIX says to do nothing.
-            return Ok(Renamed::Done(Gone::Done, None));
+            return Ok(Renamed::NOTHING);
         }
         let victim = Guarded::new(&txn.look, source_hit.ino, &moved)?;
         perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
@@ -235,7 +241,7 @@ impl Ops<'_> {
             }
         }
         if planted(Bug::RenameLost) && replaced.is_none() {
-            return Ok(Renamed::Done(Gone::Done, None));
+            return Ok(Renamed::NOTHING);
         }
 
         let is_reshaping = moved.is_dir() && !same_dir || mode == RenameMode::Exchange;
@@ -320,7 +326,10 @@ impl Ops<'_> {
             touch_dir(source_dir, now);
             inode::write(txn, source.dir, source_dir)?;
         }
-        Ok(Renamed::Done(gone, emptied(volume, source.dir, if same_dir { target_dir } else { source_dir })))
+        let replaced = replaced.as_ref().map(|(hit, raw)| inode::node(hit.ino, raw));
+        let changed = [Some(inode::node(source_hit.ino, &moved)), replaced];
+        let emptied = emptied(volume, source.dir, if same_dir { target_dir } else { source_dir });
+        Ok(Renamed::Done { gone, emptied, changed })
     }
 
     /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
@@ -383,12 +392,22 @@ fn links_after(dir: &RawInode, change: i32) -> Result<U32> {
 
 /// How an attempt at a rename ended.
 enum Renamed {
-    /// With the source's directory, if it was emptied.
-    Done(Gone, Option<Node>),
+    Done {
+        gone: Gone,
+        /// The source's directory, if it was emptied.
+        emptied: Option<Node>,
+        /// What was moved, and what it replaced.
+        changed: [Option<Node>; 2],
+    },
     /// Nothing has changed: the file is to replace another one and has data in memory.
     FlushFirst(Arc<OpenFile>),
     /// Nothing has changed: what was changed before must be durable first.
     SettleFirst,
+}
+
+impl Renamed {
+    /// There was nothing to do.
+    const NOTHING: Self = Self::Done { gone: Gone::Done, emptied: None, changed: [None; 2] };
 }
 
 struct Ends<'n> {

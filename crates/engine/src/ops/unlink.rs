@@ -46,7 +46,7 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let (gone, emptied) = volume.once_settled(|is_settled| {
+        let (victim, gone, emptied) = volume.once_settled(|is_settled| {
             transact(volume, 0, |txn| {
                 let mut dir = RawInode::zeroed();
                 let entry = self.lock_entry(txn, node, &mut dir, name)?;
@@ -77,12 +77,16 @@ impl Ops<'_> {
                 }
                 inode::write(txn, parent, &dir)?;
                 self.forget_name(parent, name, ino, &raw);
-                Ok(Some((drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &dir))))
+                let victim = inode::node(ino, &raw);
+                Ok(Some((victim, drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &dir))))
             })
         })?;
-        finish_emptied(volume, emptied)?;
-        finish_gone(volume, gone)?;
-        if planted(Bug::SyncRemovalForgotten) { Ok(()) } else { volume.before_return() }
+        let finish = || {
+            finish_emptied(volume, emptied)?;
+            finish_gone(volume, gone)?;
+            if planted(Bug::SyncRemovalForgotten) { Ok(()) } else { volume.before_return() }
+        };
+        finish().inspect_err(|_| volume.files.tell_changed(victim))
     }
 }
 

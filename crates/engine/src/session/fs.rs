@@ -209,11 +209,6 @@ impl Fs {
         assert!(self.volume().on_host_full.set(Box::new(tell)).is_ok(), "one is told of a full host");
     }
 
-    /// Whether the host had no room for what was last to be written ([`Error::HostFull`]).
-    pub fn is_host_full(&self) -> bool {
-        self.volume().is_host_full()
-    }
-
     /// Ends what [`Keeper::hold`] or [`File::hold`] began: without other handles, the file is gone.
     pub fn release(&self, node: Node) {
         let file = self.volume().files.find(Ino(node.ino)).filter(|file| file.generation == node.generation);

@@ -291,10 +291,6 @@ impl Volume {
         }
     }
 
-    pub fn is_host_full(&self) -> bool {
-        self.host_full.load(Ordering::Relaxed)
-    }
-
     pub fn log_error(&self, error: LogError) -> Error {
         log_open_error(error)
     }

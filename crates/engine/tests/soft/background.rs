@@ -85,7 +85,7 @@ impl Keeper for Told {
         false
     }
 
-    fn mode_changed(&self, _: Node) {}
+    fn attributes_changed(&self, _: Node) {}
 
     fn given_back(&self, node: Node) {
         self.0.lock().unwrap().insert(node);

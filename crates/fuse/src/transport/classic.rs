@@ -137,6 +137,9 @@ impl Worker {
         if let Some((header, len)) = respond(service, decode(&self.request[..len]), body) {
             head.copy_from_slice(header.as_bytes());
             device.send(&self.answer[..HEADER + len])?;
+            if service.waits_for_answers() {
+                service.answered(header.unique);
+            }
         }
         Ok(())
     }

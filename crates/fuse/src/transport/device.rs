@@ -1,7 +1,9 @@
 //! /dev/fuse: one message a read, one answer a write.
 
 use crate::negotiate::REQUEST_MAX;
-use crate::wire::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OutHeader};
+use crate::wire::{
+    EXPIRE_ONLY, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OutHeader,
+};
 use parking_lot::RwLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -111,10 +113,12 @@ impl Notifier {
         self.invalidate(&NotifyInvalInodeOut { ino: id, off: 0, len: 0 });
     }
 
-    /// Has the kernel look a name up before it trusts it again. The kernel waits for the directory's lock, which the request has that
-    /// made the name doubtful: the caller must not be the thread that is to answer it.
-    pub fn name_changed(&self, parent: u64, name: &[u8]) {
-        let body = NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
+    /// Has the kernel look a name up before it trusts it again, or drop it (`drops`), and what is mounted below it. The kernel waits for the
+    /// directory's lock, which any request about the directory may have until it is answered: the caller must not be among the
+    /// threads that serve.
+    pub fn name_changed(&self, parent: u64, name: &[u8], drops: bool) {
+        let flags = if drops { 0 } else { EXPIRE_ONLY };
+        let body = NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags };
         self.notify(NOTIFY_INVAL_ENTRY, &[body.as_bytes(), name, &[0]].concat());
     }
 

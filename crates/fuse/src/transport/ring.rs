@@ -314,10 +314,10 @@ impl Entry {
         entry
     }
 
-    /// Answers the request that is here.
-    fn answer(&mut self, work: &Work, scratch: &mut [u8]) {
+    /// Answers the request that is here; which one it is.
+    fn answer(&mut self, work: &Work, scratch: &mut [u8]) -> Option<u64> {
         let Work { device, service, placement, seat, .. } = work;
-        let Ok((header, _)) = InHeader::read_from_prefix(&self.headers.in_out) else { return };
+        let Ok((header, _)) = InHeader::read_from_prefix(&self.headers.in_out) else { return None };
         placement.begin(*seat, header.pid);
         let mut answered = self.ask(header, &**service, scratch);
         let found_none = answered.is_some_and(|(out, _)| out.error == -Errno::NOSPC.raw_os_error());
@@ -333,6 +333,7 @@ impl Entry {
         self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         self.headers.payload_size = len as u32;
         placement.end(*seat);
+        Some(header.unique)
     }
 
     /// What the service says; its content lies in the payload then.
@@ -358,12 +359,18 @@ fn serve_queue(mut ring: Ring, queue: u16, work: &Work) -> io::Result<()> {
     // Freed below, or never.
     let mut entry = std::mem::ManuallyDrop::new(Entry::new());
     let mut operation = REGISTER;
+    let mut answered = None;
     let result = loop {
         let submission = entry.command(&work.device, queue, operation);
         // SAFETY: what the submission points to lives in `entry`, which is not touched until its completion has come,
         // and not freed if that never comes.
         if unsafe { ring.submission().push(&submission) }.is_err() {
             break Err(io::Error::other("a ring of several entries has no room for one"));
+        }
+        if let Some(unique) = answered.filter(|_| work.service.waits_for_answers()) {
+            // The kernel takes the answer with this call, and does not wait for the next request.
+            submit(&mut ring)?;
+            work.service.answered(unique);
         }
         match wait(&mut ring) {
             Ok(0) => {}
@@ -374,13 +381,23 @@ fn serve_queue(mut ring: Ring, queue: u16, work: &Work) -> io::Result<()> {
             Err(error) => return Err(error),
         }
         work.shared.busy.store(true, Ordering::Relaxed);
-        entry.answer(work, &mut scratch);
+        answered = entry.answer(work, &mut scratch);
         operation = COMMIT_AND_FETCH;
     };
     // Before the memory: dropping the ring ends what it may still have in flight.
     drop(ring);
     drop(std::mem::ManuallyDrop::into_inner(entry));
     result
+}
+
+/// Submits, and waits for nothing.
+fn submit(ring: &mut Ring) -> io::Result<()> {
+    loop {
+        match ring.submit() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
+    }
 }
 
 /// Submits, and waits for the one completion.

@@ -101,19 +101,24 @@ impl VolumeService {
                 file.write_placed(data, offset).map_err(errno)
             }
         };
-        let mut size = write(data, args.offset)?;
+        let first = write(data, args.offset)?;
         // Where a program waits for its write it is told that a part was done. Where the kernel sends what its cache holds, it looks at
         // the error alone: without one it takes all pages for written, and drops what they hold. So it is told why the rest was not.
-        while cached && size < data.len() {
-            match write(&data[size..], args.offset + size as u64)? {
-                0 => return Err(Errno::NOSPC),
-                more => size += more,
+        let write_rest = |mut size: usize| {
+            while cached && size < data.len() {
+                match write(&data[size..], args.offset + size as u64)? {
+                    0 => return Err(Errno::NOSPC),
+                    more => size += more,
+                }
             }
-        }
-        // The kernel removes them itself where it caches what is written.
+            Ok(size)
+        };
+        let written = write_rest(first);
+        // Also if only a part was written: content has changed. The kernel removes them itself where it caches what is written.
         if self.settings.direct_io && self.kernel.get_xattr_node(node, CAPABILITIES).is_ok() {
             self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno)?;
         }
+        let size = written?;
         // Here, and not with the write: who appends elsewhere is not to wait for it.
         if sync {
             file.sync().map_err(errno)?;

@@ -7,25 +7,155 @@
 //! these names and attributes again.
 //!
 //! ```text
-//! caller    mknod(2): the directory is locked ..                  .. ENOSPC, unlocked
-//! server                      made; not durable; answers ENOSPC
-//! thread                      has the kernel drop the name: waits for the lock ..    .. dropped
+//! caller    mknod(2): the directory is locked ..              .. ENOSPC, unlocked
+//! server                      made; not durable; answers ENOSPC, then queues the name
+//! thread                                                      has the kernel look the name up before it trusts it again
 //! ```
 //!
-//! The kernel drops a name with its directory locked, as the request has it until it is answered. So a thread of its own waits for
-//! that. There is one for each such request; they are rare, and none lives long. Attributes are dropped without a lock, by the thread
-//! that answers.
+//! The kernel does that with the directory locked, and nothing interrupts its wait for the lock, not even SIGKILL. The request has the lock
+//! until it is answered, so its names are queued only then. One thread tells of the queued names; it begins with the first of them
+//! and ends with the mount. Other requests about the directory may have the lock meanwhile, and are answered by the threads that serve.
+//! What is left of danger, docs/design/mount.md says. Attributes are dropped without a lock, by the thread that answers.
+//!
+//! To drop a name would also unmount what is mounted below it, and the directory may be there as before. So the kernel is told to look the
+//! name up (Linux 6.2). Only a name that the volume does not have any more is dropped: what had it is given back with that.
 
 use super::VolumeService;
 use crate::request::{Operation, Request};
+use crate::transport::Notifier;
 use myriad_engine::Errno;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Most names that wait for the thread. Of more the kernel is not told: their callers were told of the error.
+const QUEUE_MAX: usize = 1024;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Doubt {
+    parent: u64,
+    name: Vec<u8>,
+    /// And not only looked up again.
+    drops: bool,
+}
+
+pub(super) struct Doubts {
+    /// Those of requests (their `unique`) that are not answered yet.
+    unanswered: Mutex<Vec<(u64, Vec<Doubt>)>>,
+    has_unanswered: AtomicBool,
+    queue: Arc<Queue>,
+    notifier: Arc<Notifier>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    one_more: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Doubt>,
+    has_thread: bool,
+    has_ended: bool,
+}
+
+impl State {
+    /// Puts one into the queue, if it is not there and there is room.
+    fn add(&mut self, doubt: Doubt) {
+        if !self.has_ended && self.waiting.len() < QUEUE_MAX && !self.waiting.contains(&doubt) {
+            self.waiting.push_back(doubt);
+        }
+    }
+}
+
+impl Queue {
+    /// The next one; `None` once the mount has ended.
+    fn next(&self) -> Option<Doubt> {
+        let mut state = self.state.lock();
+        loop {
+            if state.has_ended {
+                return None;
+            }
+            if let Some(doubt) = state.waiting.pop_front() {
+                return Some(doubt);
+            }
+            self.one_more.wait(&mut state);
+        }
+    }
+}
+
+impl Doubts {
+    pub fn new(notifier: Arc<Notifier>) -> Self {
+        Self { unanswered: Mutex::default(), has_unanswered: AtomicBool::new(false), queue: Arc::default(), notifier }
+    }
+
+    /// A request has made these doubtful, and is not answered yet.
+    fn note(&self, unique: u64, doubts: Vec<Doubt>) {
+        let mut unanswered = self.unanswered.lock();
+        unanswered.push((unique, doubts));
+        self.has_unanswered.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Self::tell_of`] has something to do for some request.
+    pub fn wait_for_answers(&self) -> bool {
+        // The thread that answers is the one that has noted what it wants to find.
+        self.has_unanswered.load(Ordering::Acquire)
+    }
+
+    /// A request is answered: the kernel is told of what it made doubtful.
+    pub fn tell_of(&self, unique: u64) {
+        let mut of_request = Vec::new();
+        {
+            let mut unanswered = self.unanswered.lock();
+            unanswered.retain_mut(|(other, doubts)| {
+                if *other == unique {
+                    of_request.append(doubts);
+                }
+                *other != unique
+            });
+            self.has_unanswered.store(!unanswered.is_empty(), Ordering::Release);
+        }
+        if of_request.is_empty() {
+            return;
+        }
+        let mut state = self.queue.state.lock();
+        of_request.into_iter().for_each(|doubt| state.add(doubt));
+        if !state.has_thread && !state.has_ended {
+            let (queue, notifier) = (Arc::clone(&self.queue), Arc::clone(&self.notifier));
+            let tell = move || {
+                while let Some(Doubt { parent, name, drops }) = queue.next() {
+                    notifier.name_changed(parent, &name, drops);
+                }
+            };
+            // Without a thread the kernel goes on as it is: its caller was told of the error. The next one tries again.
+            state.has_thread = std::thread::Builder::new().name("myriad-doubts".into()).spawn(tell).is_ok();
+        }
+        self.queue.one_more.notify_one();
+    }
+
+    /// The mount has ended, or nobody serves it any more: the thread ends once the kernel has taken what it is being told. Nobody waits
+    /// for that.
+    pub fn end(&self) {
+        let mut state = self.queue.state.lock();
+        state.has_ended = true;
+        state.waiting.clear();
+        self.queue.one_more.notify_one();
+    }
+}
+
+impl Drop for Doubts {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
 
 impl VolumeService {
-    /// A request was answered with an error.
+    /// A request is going to be answered with an error.
     pub(super) fn doubt(&self, request: &Request<'_>, error: Errno) {
         let may_be_done = match error {
-            Errno::NOSPC => self.fs.is_host_full(),
+            Errno::NOSPC => super::HOST_WAS_FULL.get(),
             Errno::IO | Errno::UCLEAN => true,
             // A refusal comes before the first change.
             _ => false,
@@ -37,13 +167,40 @@ impl VolumeService {
             self.notifier.attributes_changed(id);
         }
         let names = names_of(request);
-        if names.is_empty() {
+        if names.is_empty() || !self.agreement.expires_names && self.may_drop_directory(request, &names) {
             return;
         }
-        let notifier = Arc::clone(&self.notifier);
-        let tell = move || names.iter().for_each(|(parent, name)| notifier.name_changed(*parent, name));
-        // Without a thread the kernel goes on as it is: its caller was told of the error.
-        let _ = std::thread::Builder::new().name("myriad-doubts".into()).spawn(tell);
+        let is_removal = matches!(request.operation, Operation::Unlink { .. } | Operation::RmDir { .. });
+        let doubt = |(parent, name): (u64, &[u8])| {
+            let drops = !self.agreement.expires_names || is_removal && self.is_missing(parent, name);
+            Doubt { parent, name: name.to_vec(), drops }
+        };
+        self.doubts.note(request.header.unique, names.into_iter().map(doubt).collect());
+    }
+
+    /// Whether the kernel, told to drop these names, might drop a directory that is still there.
+    fn may_drop_directory(&self, request: &Request<'_>, names: &[(u64, &[u8])]) -> bool {
+        match request.operation {
+            Operation::RmDir { .. } => names.iter().any(|&(parent, name)| !self.is_missing(parent, name)),
+            // One of the two is what was to be moved.
+            Operation::Rename { .. } => {
+                names.iter().any(|&(parent, name)| !self.is_missing(parent, name) && !self.is_file(parent, name))
+            }
+            // The others are about names of files, or about such as were missing.
+            _ => false,
+        }
+    }
+
+    /// Whether the volume says that there is no such name. The kernel has the directory locked until the request is answered.
+    fn is_missing(&self, parent: u64, name: &[u8]) -> bool {
+        let found = self.node(parent).and_then(|parent| self.kernel.lookup(parent, name).map_err(super::errno));
+        matches!(found, Err(Errno::NOENT))
+    }
+
+    /// Whether the volume says that a name is that of a file, and not of a directory.
+    fn is_file(&self, parent: u64, name: &[u8]) -> bool {
+        let found = self.node(parent).and_then(|parent| self.kernel.lookup(parent, name).map_err(super::errno));
+        found.is_ok_and(|stat| !stat.is_dir())
     }
 }
 
@@ -65,7 +222,7 @@ fn changed_by(request: &Request<'_>) -> [Option<u64>; 2] {
 }
 
 /// The names that a request changes, with the nodes of their directories.
-fn names_of(request: &Request<'_>) -> Vec<(u64, Vec<u8>)> {
+fn names_of<'r>(request: &Request<'r>) -> Vec<(u64, &'r [u8])> {
     let parent = request.header.nodeid;
     match &request.operation {
         Operation::MkNod { name, .. }
@@ -74,10 +231,58 @@ fn names_of(request: &Request<'_>) -> Vec<(u64, Vec<u8>)> {
         | Operation::Link { name, .. }
         | Operation::Create { name, .. }
         | Operation::Unlink { name }
-        | Operation::RmDir { name } => vec![(parent, name.to_vec())],
-        Operation::Rename { name, new_parent, new_name, .. } => {
-            vec![(parent, name.to_vec()), (*new_parent, new_name.to_vec())]
-        }
+        | Operation::RmDir { name } => vec![(parent, name)],
+        Operation::Rename { name, new_parent, new_name, .. } => vec![(parent, name), (*new_parent, new_name)],
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::raw::{has_notification, notification, serve};
+    use super::*;
+    use crate::negotiate::Agreement;
+    use crate::options::Options;
+    use crate::service::Service;
+    use crate::wire::{InHeader, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, ROOT};
+    use myriad_engine::Fs;
+    use std::io::Read;
+
+    /// A thread waited for the directory's lock, which the request has until it is answered: a server that was killed in between had a
+    /// thread that could not end, so its descriptors were not closed, so the request was never answered.
+    #[test]
+    fn a_name_is_told_of_after_the_answer() {
+        let (service, mut reader) = serve(Fs::in_memory(16 << 20).unwrap(), &Options::default(), Agreement::default());
+        let header = InHeader { nodeid: ROOT, unique: 7, ..InHeader::default() };
+        let request = Request { header, operation: Operation::Unlink { name: b"name" } };
+        assert!(!service.waits_for_answers());
+        service.doubt(&request, Errno::IO);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_INODE);
+        assert!(service.waits_for_answers());
+        service.answered(8);
+        assert!(!service.doubts.queue.state.lock().has_thread && !has_notification(&reader), "it is not answered");
+        service.answered(7);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_ENTRY);
+        assert!(!service.waits_for_answers());
+        // The thread ends with the mount: nothing is left that could write.
+        drop(service);
+        assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+
+    /// Each request that failed had its own thread, and there were as many as requests could be made before the lock was free.
+    #[test]
+    fn names_wait_in_a_queue_that_has_an_end() {
+        let doubt = |number: usize| Doubt { parent: 1, name: number.to_le_bytes().to_vec(), drops: false };
+        let mut state = State::default();
+        for number in [1, 2, 1, 1, 2] {
+            state.add(doubt(number));
+        }
+        assert_eq!(state.waiting, [doubt(1), doubt(2)]);
+        (0..2 * QUEUE_MAX).for_each(|number| state.add(doubt(number)));
+        assert_eq!(state.waiting.len(), QUEUE_MAX);
+        let queue = Queue { state: Mutex::new(state), one_more: Condvar::new() };
+        assert_eq!(queue.next(), Some(doubt(1)));
+        queue.state.lock().has_ended = true;
+        assert_eq!(queue.next(), None, "the mount is gone: the rest is nobody's");
     }
 }

@@ -89,9 +89,13 @@ impl VolumeService {
         flushed
     }
 
+    pub(super) fn makes_names_durable(&self) -> bool {
+        self.durable.names.load(Ordering::Relaxed)
+    }
+
     /// A name was made, moved or removed.
     pub(super) fn changed_names(&self) -> Result<(), Errno> {
-        if !self.durable.names.load(Ordering::Relaxed) {
+        if !self.makes_names_durable() {
             return Ok(());
         }
         // One directory's sync makes all names durable, and of files nothing else.

@@ -38,10 +38,12 @@ use crate::transport::Notifier;
 use crate::wire::{Attr, AttrOut, EntryOut, opcode};
 use appends::Gaps;
 use callers::Callers;
+use doubts::Doubts;
 use durable::Durable;
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Keeper, Node, Session, Stat, schedule};
 use parking_lot::Mutex;
 use special::Special;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 use tellings::Tellings;
@@ -62,6 +64,7 @@ pub struct VolumeService {
     tellings: Tellings,
     gaps: Mutex<Gaps>,
     durable: Durable,
+    doubts: Doubts,
     writers: Writers,
     agreement: Agreement,
     settings: Settings,
@@ -128,6 +131,7 @@ impl VolumeService {
             tellings: Tellings::new(),
             gaps: Mutex::default(),
             durable: Durable::new(options.kernel_options.iter().map(String::as_str)),
+            doubts: Doubts::new(Arc::clone(&notifier)),
             writers: Writers::default(),
             agreement,
             settings,
@@ -141,6 +145,7 @@ impl VolumeService {
 
     /// Nobody serves any more: the kernel is told nothing either.
     pub fn end_notices(&self) {
+        self.doubts.end();
         self.notifier.end();
     }
 
@@ -250,6 +255,7 @@ impl VolumeService {
     }
 
     fn dispatch(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
+        HOST_WAS_FULL.set(false);
         let header = &request.header;
         if Special::is_one(header.nodeid)
             && let Some(special) = &self.special
@@ -324,7 +330,11 @@ impl VolumeService {
 impl Service for VolumeService {
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
         self.note_telling(request);
+        // From then on all is refused before anything is changed.
+        let was_shut_down = self.fs.shut_down_reason().is_some();
         let mut answer = self.dispatch(request, out);
+        // Another request may come in between.
+        schedule::pause();
         if answer == Answer::Error(Errno::NOSPC) && self.may_find_space() {
             self.nodes.held().retry(|| {
                 answer = self.dispatch(request, out);
@@ -335,16 +345,25 @@ impl Service for VolumeService {
         self.nodes.tell_changed(|id| self.notifier.attributes_changed(id));
         match answer {
             Answer::Bytes(_) => self.outdate_tellings(request),
-            Answer::Error(errno) => self.doubt(request, errno),
-            Answer::Nothing => {}
+            Answer::Error(errno) if !was_shut_down => self.doubt(request, errno),
+            Answer::Error(_) | Answer::Nothing => {}
         }
         answer
     }
 
     /// Where the volume has no space, nothing was changed. Where the host has none, what was asked may be done, though it is not durable:
-    /// asked again, the name to be made would be there already.
+    /// asked again, the name to be made would be there already. Which of them it was, the request that this thread has answered last found
+    /// out: the host may have room again by now.
     fn may_find_space(&self) -> bool {
-        !self.fs.is_host_full()
+        !HOST_WAS_FULL.get()
+    }
+
+    fn waits_for_answers(&self) -> bool {
+        self.doubts.wait_for_answers()
+    }
+
+    fn answered(&self, unique: u64) {
+        self.doubts.tell_of(unique);
     }
 
     fn waits_for_kernel(&self, opcode: u32) -> bool {
@@ -371,8 +390,8 @@ impl Keeper for Kept {
         self.nodes.hold(node)
     }
 
-    fn mode_changed(&self, node: Node) {
-        self.nodes.mode_changed(node);
+    fn attributes_changed(&self, node: Node) {
+        self.nodes.attributes_changed(node);
     }
 
     fn given_back(&self, node: Node) {
@@ -381,7 +400,16 @@ impl Keeper for Kept {
     }
 }
 
+thread_local! {
+    /// The host had no room for something that the thread's latest request wanted.
+    static HOST_WAS_FULL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An answer has only a number for two reasons why there is no space.
 fn errno(error: Error) -> Errno {
+    if matches!(error, Error::HostFull(_)) {
+        HOST_WAS_FULL.set(true);
+    }
     error.errno()
 }
 

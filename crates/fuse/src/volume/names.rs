@@ -98,14 +98,16 @@ impl VolumeService {
 
     pub(super) fn unlink(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
+        let victim = self.at_stake(parent, name);
         self.session(header).unlink_at(parent, name).map_err(errno)?;
-        self.changed_names().map(|()| 0)
+        self.removed([victim])
     }
 
     pub(super) fn remove_dir(&self, header: &InHeader, name: &[u8]) -> Reply {
         let parent = self.node(header.nodeid)?;
+        let victim = self.at_stake(parent, name);
         self.session(header).rmdir_at(parent, name).map_err(errno)?;
-        self.changed_names().map(|()| 0)
+        self.removed([victim])
     }
 
     pub(super) fn rename(&self, header: &InHeader, name: &[u8], new_parent: u64, new_name: &[u8], flags: u32) -> Reply {
@@ -125,8 +127,22 @@ impl VolumeService {
         if self.agreement.writeback && !mode.keeps_target() {
             self.fetch_before_rename((parent, name), (new_parent, new_name));
         }
+        let victims = [self.at_stake(parent, name), self.at_stake(new_parent, new_name)];
         session.rename_at(parent, name, new_parent, new_name, mode).map_err(errno)?;
-        self.changed_names().map(|()| 0)
+        self.removed(victims)
+    }
+
+    /// What a name means that is to be removed, where that is to be durable. The kernel has the directory locked, so the name stays
+    /// what it is.
+    fn at_stake(&self, parent: Node, name: &[u8]) -> Option<Node> {
+        let stat = || self.kernel.lookup(parent, name).ok();
+        self.makes_names_durable().then(stat).flatten().map(|stat| stat.node())
+    }
+
+    /// Names went. If that cannot be made durable, the kernel is told that what had them is not what it was.
+    fn removed<const N: usize>(&self, victims: [Option<Node>; N]) -> Reply {
+        let tell = |_: &Errno| victims.into_iter().flatten().for_each(|node| self.nodes.attributes_changed(node));
+        self.changed_names().map(|()| 0).inspect_err(tell)
     }
 
     /// What takes another file's place must be whole when it does: what the kernel holds of it must be here first. The

@@ -33,7 +33,11 @@ pub fn send(service: &VolumeService, pid: u32, nodeid: u64, operation: Operation
 
 pub fn receive(service: &VolumeService, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
     let mut out = vec![0; 128 << 10];
-    match service.answer(request, &mut out) {
+    let answer = service.answer(request, &mut out);
+    if service.waits_for_answers() {
+        service.answered(request.header.unique);
+    }
+    match answer {
         Answer::Bytes(len) => {
             out.truncate(len);
             Ok(out)
@@ -52,6 +56,11 @@ pub fn entry(answer: &[u8]) -> EntryOut {
 pub fn make(service: &VolumeService, parent: u64, name: &str) -> Result<u64, Errno> {
     let args = MknodIn { mode: REGULAR, ..MknodIn::default() };
     send(service, 1, parent, Operation::MkNod { name: name.as_bytes(), args }).map(|made| entry(&made).nodeid)
+}
+
+/// Whether the kernel was told something by now.
+pub fn has_notification(reader: &PipeReader) -> bool {
+    poll(&mut [PollFd::new(reader, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
 }
 
 /// The next message that the kernel gets unasked: what it is, and its body.

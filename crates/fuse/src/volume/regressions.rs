@@ -1,18 +1,20 @@
 //! Single requests whose answers were wrong, each with its story.
 
-use super::raw::{entry, make, notification, send, serve};
+use super::VolumeService;
+use super::raw::{entry, has_notification, make, notification, send, serve};
 use crate::negotiate::Agreement;
 use crate::options::Options;
 use crate::request::Operation;
 use crate::wire::{
-    NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, ROOT, ReadIn, SetAttrIn, WRITE_CACHE, WriteIn,
-    WriteOut, fattr,
+    MkdirIn, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, ROOT, ReadIn, SetAttrIn, SetXattrIn,
+    WRITE_CACHE, WriteIn, WriteOut, fattr,
 };
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{Errno, Fs, MkfsOptions, MountOptions};
-use std::io::Read;
+use std::io::{PipeReader, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use zerocopy::FromBytes;
 
 fn write_in(offset: u64, data: &[u8], write_flags: u32) -> WriteIn {
@@ -53,56 +55,182 @@ fn what_the_kernel_sends_of_its_cache_is_written_whole_or_refused() {
     assert!(part > 0 && part < data.len(), "who waits is told how much was written: {part}");
 }
 
-/// With the host full, a name was made and could not be made durable: MKNOD found no space, was asked again, and answered that the name
-/// was there already; an UNLINK, that it was not. And in each case the kernel went on with what it had known before, for a year: that the
-/// file which had been made was missing, that the one which had been removed was there, and of one whose mode had changed, the old mode.
-#[test]
-fn a_change_that_the_host_has_no_room_for_is_told_as_that() {
+/// The next name that the kernel is told of, and the flags.
+fn doubt(reader: &mut PipeReader) -> (String, u32) {
+    let (code, body) = loop {
+        let told = notification(reader);
+        if told.0 != NOTIFY_INVAL_INODE {
+            break told;
+        }
+    };
+    let (head, rest) = NotifyInvalEntryOut::read_from_prefix(&body).unwrap();
+    assert_eq!((code, head.parent, head.namelen as usize + 1), (NOTIFY_INVAL_ENTRY, ROOT, rest.len()));
+    let (name, end) = rest.split_at(head.namelen as usize);
+    assert_eq!(end, [0]);
+    (String::from_utf8(name.to_vec()).unwrap(), head.flags)
+}
+
+/// A volume whose host can become full, with `sync`: what is told of names then.
+fn serve_sync(agreement: Agreement) -> (Arc<FaultDevice<MemoryDevice>>, VolumeService, PipeReader) {
     let device = Arc::new(FaultDevice::new(MemoryDevice::new(32 << 20)));
     Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
     let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
     let fs = Fs::open_device(device.clone(), None, options).unwrap();
     let options = Options { kernel_options: vec!["sync".into()], ..Options::default() };
-    let (service, mut reader) = serve(fs, &options, Agreement::default());
+    let (service, reader) = serve(fs, &options, agreement);
+    (device, service, reader)
+}
+
+/// With the host full, a name was made and could not be made durable: MKNOD found no space, was asked again, and answered that the name
+/// was there already; an UNLINK, that it was not. And in each case the kernel went on with what it had known before, for a year: that the
+/// file which had been made was missing, that the one which had been removed was there, and of one whose mode had changed, the old mode.
+#[test]
+fn a_change_that_the_host_has_no_room_for_is_told_as_that() {
+    let (device, service, mut reader) = serve_sync(Agreement::default());
     make(&service, ROOT, "old").unwrap();
-    let mut doubted = |name: &str| {
-        // The attributes of the directory as well, before that or meanwhile.
-        let (code, body) = loop {
-            let told = notification(&mut reader);
-            if told.0 != NOTIFY_INVAL_INODE {
-                break told;
-            }
-        };
-        let (head, rest) = NotifyInvalEntryOut::read_from_prefix(&body).unwrap();
-        assert_eq!((code, head.parent, head.namelen as usize), (NOTIFY_INVAL_ENTRY, ROOT, name.len()));
-        assert_eq!(rest, [name.as_bytes(), &[0]].concat());
-    };
+    // The attributes of the directory as well, before that or meanwhile.
+    let doubted = |reader: &mut PipeReader, name: &str| assert_eq!(doubt(reader).0, name);
     let is_there = |name: &str| {
         let found = send(&service, 1, ROOT, Operation::Lookup { name: name.as_bytes() }).unwrap();
         entry(&found).nodeid != 0
     };
     device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
     assert_eq!(make(&service, ROOT, "new"), Err(Errno::NOSPC));
-    doubted("new");
+    doubted(&mut reader, "new");
     assert!(is_there("new"));
     assert_eq!(send(&service, 1, ROOT, Operation::Unlink { name: b"old" }), Err(Errno::NOSPC));
-    doubted("old");
+    doubted(&mut reader, "old");
     assert!(!is_there("old"));
     let rename = Operation::Rename { name: b"new", new_parent: ROOT, new_name: b"newer", flags: 0 };
     assert_eq!(send(&service, 1, ROOT, rename), Err(Errno::NOSPC));
-    doubted("new");
-    doubted("newer");
+    doubted(&mut reader, "new");
+    doubted(&mut reader, "newer");
     let node = entry(&send(&service, 1, ROOT, Operation::Lookup { name: b"newer" }).unwrap()).nodeid;
     let args = SetAttrIn { valid: fattr::MODE, mode: 0o100_600, ..SetAttrIn::default() };
     assert_eq!(send(&service, 1, node, Operation::SetAttr(args)), Err(Errno::NOSPC));
     let (code, body) = notification(&mut reader);
     assert_eq!((code, &body[..8]), (NOTIFY_INVAL_INODE, &node.to_le_bytes()[..]));
+    // A file that has lost one of its two names: the kernel took it for one that has both.
+    device.clear();
+    send(&service, 1, ROOT, Operation::Link { node, name: b"second" }).unwrap();
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    assert_eq!(send(&service, 1, ROOT, Operation::Unlink { name: b"second" }), Err(Errno::NOSPC));
+    let (code, body) = notification(&mut reader);
+    assert_eq!((code, &body[..8]), (NOTIFY_INVAL_INODE, &node.to_le_bytes()[..]));
+    doubted(&mut reader, "second");
     device.clear();
     // A refusal changes nothing.
     assert_eq!(make(&service, ROOT, "newer"), Err(Errno::EXIST));
     send(&service, 1, ROOT, Operation::FsyncDir).unwrap();
     drop(service);
     assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0, "nothing else was doubted");
+}
+
+/// The kernel dropped a name in doubt, and what was mounted below it went with that: of a directory that was still there. Now it looks the
+/// name up. Kernels that cannot are told nothing of a name that may be such a directory's.
+#[test]
+fn a_directory_that_is_there_is_not_dropped() {
+    const EXPIRE: u32 = 1;
+    for expires_names in [true, false] {
+        let (device, service, mut reader) = serve_sync(Agreement { expires_names, ..Agreement::default() });
+        let args = MkdirIn { mode: 0o755, ..MkdirIn::default() };
+        let rename = |name, new_name| {
+            let rename = Operation::Rename { name, new_parent: ROOT, new_name, flags: 0 };
+            assert_eq!(send(&service, 1, ROOT, rename), Err(Errno::NOSPC));
+        };
+        send(&service, 1, ROOT, Operation::MkDir { name: b"dir", args }).unwrap();
+        make(&service, ROOT, "file").unwrap();
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+        let looked_up = if expires_names { EXPIRE } else { 0 };
+        rename(b"dir", b"moved");
+        if expires_names {
+            assert_eq!(doubt(&mut reader), ("dir".into(), EXPIRE));
+            assert_eq!(doubt(&mut reader), ("moved".into(), EXPIRE));
+        }
+        rename(b"file", b"other");
+        assert_eq!(doubt(&mut reader), ("file".into(), looked_up));
+        assert_eq!(doubt(&mut reader), ("other".into(), looked_up));
+        // The kernel gives back what had a name that is gone.
+        assert_eq!(send(&service, 1, ROOT, Operation::RmDir { name: b"moved" }), Err(Errno::NOSPC));
+        assert_eq!(doubt(&mut reader), ("moved".into(), 0));
+        assert_eq!(send(&service, 1, ROOT, Operation::MkDir { name: b"dir", args }), Err(Errno::NOSPC));
+        assert_eq!(doubt(&mut reader), ("dir".into(), looked_up));
+        device.clear();
+    }
+}
+
+/// Once a volume had been shut down, each request that would change something was refused, and the kernel told of a change that might be
+/// done each time, by a thread each time.
+#[test]
+fn a_volume_that_was_shut_down_leaves_no_doubt() {
+    let (_device, service, reader) = serve_sync(Agreement::default());
+    make(&service, ROOT, "file").unwrap();
+    service.fs.shut_down("for this test");
+    assert_eq!(send(&service, 1, ROOT, Operation::Unlink { name: b"file" }), Err(Errno::IO));
+    assert_eq!(make(&service, ROOT, "new"), Err(Errno::IO));
+    assert!(!has_notification(&reader));
+}
+
+/// Whether it was the host that had no room was asked after the request, of the volume. Meanwhile another thread's sync had found room: MKNOD
+/// was tried again, and answered that its own file was there already.
+#[test]
+fn a_host_that_has_room_again_is_not_asked_a_second_time() {
+    for seed in 0..40 {
+        let (device, service, _reader) = serve_sync(Agreement::default());
+        let (is_full, has_ended) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let changes = Arc::new(AtomicU32::new(0));
+        let told = (Arc::clone(&is_full), Arc::clone(&changes));
+        service.fs.on_host_full(move |now| {
+            told.0.store(now, Ordering::Relaxed);
+            told.1.fetch_add(1, Ordering::Relaxed);
+        });
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+        let (service, is_full, has_ended) = (&service, &is_full, &has_ended);
+        schedule::run(
+            Turns { seed, one_in: 2 },
+            vec![
+                Box::new(move || {
+                    assert_eq!(make(service, ROOT, "new"), Err(Errno::NOSPC), "seed {seed}");
+                    has_ended.store(true, Ordering::Relaxed);
+                }),
+                Box::new(move || {
+                    while !is_full.load(Ordering::Relaxed) && !has_ended.load(Ordering::Relaxed) {
+                        schedule::pause();
+                    }
+                    device.clear();
+                    service.fs.sync().unwrap();
+                }),
+            ],
+        );
+        assert_eq!(changes.load(Ordering::Relaxed), 2, "it was full, and had room again");
+    }
+}
+
+/// What a program stores through a mapping the kernel sends, also with `direct_io`. On a volume that became full half-way the file had new
+/// content, and went on to be run with the capabilities of the old one.
+#[test]
+fn half_a_write_takes_capabilities_away() {
+    const PIECE: usize = 64 << 10;
+    let options = Options { direct_io: true, ..Options::default() };
+    let (service, _reader) = serve(Fs::in_memory(32 << 20).unwrap(), &options, Agreement::default());
+    let (filler, program) = (make(&service, ROOT, "filler").unwrap(), make(&service, ROOT, "program").unwrap());
+    let name = b"security.capability";
+    let args = SetXattrIn { size: 4, ..SetXattrIn::default() };
+    send(&service, 1, program, Operation::SetXattr { name, value: b"cap!", args }).unwrap();
+    let data = vec![1; 2 * PIECE];
+    let mut size = 0;
+    while let Ok(written) = send(&service, 1, filler, Operation::Write { args: write_in(size, &data, 0), data: &data })
+    {
+        size += u64::from(WriteOut::read_from_prefix(&written).unwrap().0.size);
+    }
+    let args = SetAttrIn { valid: fattr::SIZE | fattr::FH, size: size - 10 * 4096, ..SetAttrIn::default() };
+    send(&service, 1, filler, Operation::SetAttr(args)).unwrap();
+    service.fs.sync().unwrap();
+    let write = Operation::Write { args: write_in(0, &data, WRITE_CACHE), data: &data };
+    assert_eq!(send(&service, 1, program, write), Err(Errno::NOSPC));
+    let read = send(&service, 1, program, Operation::Read(ReadIn { size: 1, ..ReadIn::default() }));
+    assert_eq!(read, Ok(vec![1]), "a part was written");
+    assert_eq!(send(&service, 1, program, Operation::GetXattr { name, size: 0 }), Err(Errno::NODATA));
 }
 
 /// A program opened a file by a handle (open_by_handle_at(2)), of which the kernel knew nothing any more. Its LOOKUP had found the file and
