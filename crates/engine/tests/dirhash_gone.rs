@@ -239,3 +239,18 @@ fn what_a_name_left_is_not_kept_once_the_name_is_back() {
     assert!(volume.has(&name(1)) && !volume.has(&name(0)) && !volume.has(&name(5)));
     volume.close();
 }
+
+/// As before, and the name goes once more: the order goes by tags, and keeps what the name left the first time as well, for which the hash was
+/// not charged.
+#[test]
+fn what_a_name_left_twice_is_charged_twice() {
+    let volume = Volume::with_names(true, 100);
+    volume.unlink(&name(0));
+    volume.unlink(&name(1));
+    volume.fs.sync().unwrap();
+    volume.link(&name(1));
+    volume.fs.sync().unwrap();
+    volume.unlink(&name(1));
+    assert!(!volume.has(&name(1)) && volume.has(&name(2)));
+    volume.close();
+}

@@ -155,17 +155,31 @@ fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool
         .is_ok_and(|is_held| is_held)
 }
 
-/// Tells the hash that the entry of a name that has gone keeps its place, and all its words: its slack is nobody else's.
+/// Tells the hash that the entry of a name that has gone keeps its place, and all its words: its slack is nobody else's. The order goes by
+/// tags, so what the same name left in the unit before, and was let go of, is kept once more as well.
 pub(super) fn keep(
     look: &Look<'_>,
     dir: Ino,
     raw: &RawInode,
     tag: u32,
     unit: u64,
-    length: usize,
     change: &mut Change<'_>,
-) {
-    change.tell(|_, table| table.gone_from(tag, length / WORD, unit, |tag, unit| holds(look, dir, raw, tag, unit)));
+) -> Result<()> {
+    if change.table().is_none() {
+        return Ok(());
+    }
+    let words = with_unit(look, dir, raw, unit, |unit| {
+        let mut words = 0;
+        for entry in unit.entries() {
+            let entry = entry?;
+            if !entry.is_live() && entry.header.name_len > 0 && entry.header.tag.get() == tag {
+                words += entry.length() / WORD;
+            }
+        }
+        Ok(words)
+    })?;
+    change.tell(|_, table| table.gone_from(tag, words, unit, |tag, unit| holds(look, dir, raw, tag, unit)));
+    Ok(())
 }
 
 /// Words that entries of a unit keep whose names have gone.

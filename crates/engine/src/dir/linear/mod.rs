@@ -426,12 +426,12 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
                 Ok(())
             });
         }
-        let length = txn.change(at, BlockKind::LinearEntries, |edit| {
+        txn.change(at, BlockKind::LinearEntries, |edit| {
             unit::remove(edit, offset, keeps_place, Place { dir, block })
         })??;
         change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit));
         match keeps_place {
-            true => hashed::keep(&txn.look, dir, raw, name.tag(), unit, length, change),
+            true => hashed::keep(&txn.look, dir, raw, name.tag(), unit, change)?,
             // The entry before it, which gets its bytes, may be one that keeps them.
             false => hashed::recharge(&txn.look, dir, raw, unit, change)?,
         }

@@ -147,8 +147,8 @@ fn length_of(range: &Range<usize>) -> usize {
 }
 
 /// Frees the entry at `offset` of a block: the one before it gets its bytes. The first of a unit has none before it, and
-/// becomes a free one. So does one that `keeps_place`. Returns the length of the entry.
-pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool, place: Place) -> Result<usize> {
+/// becomes a free one. So does one that `keeps_place`.
+pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool, place: Place) -> Result<()> {
     let at = offset / UNIT_SIZE * UNIT_SIZE;
     let mut before: Option<Entry<'_>> = None;
     let mut found = None;
@@ -156,17 +156,17 @@ pub(super) fn remove(edit: &mut BlockEdit<'_>, offset: usize, keeps_place: bool,
         let entry = entry?;
         if entry.offset == offset {
             let joined = before.map(|before| (before.offset, (before.length() + entry.length()) as u16));
-            found = Some((entry.length(), joined));
+            found = Some(joined);
             break;
         }
         before = Some(entry);
     }
-    let (length, joined) = found.ok_or_else(|| place.corrupt(offset, "position", offset as u64))?;
+    let joined = found.ok_or_else(|| place.corrupt(offset, "position", offset as u64))?;
     edit.put(offset, &[0; 8]);
     if let Some((before, sum)) = joined.filter(|_| !keeps_place) {
         edit.put(before + std::mem::offset_of!(EntryHeader, length), &sum.to_le_bytes());
     }
-    Ok(length)
+    Ok(())
 }
 
 /// Makes the entry at `offset` name another inode.
