@@ -7,8 +7,9 @@
 //! A stripe may be shorter than a block, so that threads change the same page, or as long as many, so that each allocates and makes holes
 //! beside the others. Nobody cuts the file. Thread 0 moves it, to new names and over other files; the others know it by its node.
 
+use super::judge::compare_bytes;
 use super::script::{BLOCKS_MAX, How};
-use super::{compare_bytes, once_with_room, text, with_room};
+use super::{once_with_room, text, with_room};
 use myriad_engine::{AllocateMode, Errno, Error, File, Fs, Node, OpenOptions, RenameMode, Session};
 use myriad_sim::pattern;
 use std::ops::Range;
