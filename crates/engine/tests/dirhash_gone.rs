@@ -224,10 +224,8 @@ fn random_changes_and_rounds_keep_the_charges_right() {
     }
 }
 
-/// What a name left behind in a unit, long let go of, was taken for kept once the name had come back elsewhere in the unit and another one
-/// went: no removal had charged the hash for it, so that a sound hash counted as wrong.
-#[test]
-fn what_a_name_left_is_not_kept_once_the_name_is_back() {
+/// Of whose first unit the first name is gone, and the second one has come back in its place: what that left where it was lies there still.
+fn with_a_name_that_came_back() -> Volume {
     let volume = Volume::with_names(true, 100);
     volume.unlink(&name(0));
     volume.unlink(&name(1));
@@ -235,6 +233,14 @@ fn what_a_name_left_is_not_kept_once_the_name_is_back() {
     // It goes where the first one was.
     volume.link(&name(1));
     volume.fs.sync().unwrap();
+    volume
+}
+
+/// What a name left behind in a unit, long let go of, was taken for kept once the name had come back elsewhere in the unit and another one
+/// went: no removal had charged the hash for it, so that a sound hash counted as wrong.
+#[test]
+fn what_a_name_left_is_not_kept_once_the_name_is_back() {
+    let volume = with_a_name_that_came_back();
     volume.unlink(&name(5));
     assert!(volume.has(&name(1)) && !volume.has(&name(0)) && !volume.has(&name(5)));
     volume.close();
@@ -244,12 +250,7 @@ fn what_a_name_left_is_not_kept_once_the_name_is_back() {
 /// not charged.
 #[test]
 fn what_a_name_left_twice_is_charged_twice() {
-    let volume = Volume::with_names(true, 100);
-    volume.unlink(&name(0));
-    volume.unlink(&name(1));
-    volume.fs.sync().unwrap();
-    volume.link(&name(1));
-    volume.fs.sync().unwrap();
+    let volume = with_a_name_that_came_back();
     volume.unlink(&name(1));
     assert!(!volume.has(&name(1)) && volume.has(&name(2)));
     volume.close();

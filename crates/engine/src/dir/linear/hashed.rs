@@ -168,26 +168,23 @@ pub(super) fn keep(
     if change.table().is_none() {
         return Ok(());
     }
-    let words = with_unit(look, dir, raw, unit, |unit| {
-        let mut words = 0;
-        for entry in unit.entries() {
-            let entry = entry?;
-            if !entry.is_live() && entry.header.name_len > 0 && entry.header.tag.get() == tag {
-                words += entry.length() / WORD;
-            }
-        }
-        Ok(words)
-    })?;
+    let left_it = |entry: &Entry<'_>| !entry.is_live() && entry.header.name_len > 0 && entry.header.tag.get() == tag;
+    let words = with_unit(look, dir, raw, unit, |unit| words_of(&unit, left_it))?;
     change.tell(|_, table| table.gone_from(tag, words, unit, |tag, unit| holds(look, dir, raw, tag, unit)));
     Ok(())
 }
 
 /// Words that entries of a unit keep whose names have gone.
 fn kept_words(look: &Look<'_>, unit: &Unit<'_>) -> Result<usize> {
+    words_of(unit, |entry| unit.is_held(look, entry))
+}
+
+/// Words of the entries of a unit that are such.
+fn words_of(unit: &Unit<'_>, is_such: impl Fn(&Entry<'_>) -> bool) -> Result<usize> {
     let mut words = 0;
     for entry in unit.entries() {
         let entry = entry?;
-        if unit.is_held(look, &entry) {
+        if is_such(&entry) {
             words += entry.length() / WORD;
         }
     }
