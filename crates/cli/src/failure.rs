@@ -154,13 +154,13 @@ pub fn of_open(error: OpenError) -> anyhow::Error {
 fn explain(error: Error, place: String) -> anyhow::Error {
     let (what, next) = match error {
         // Nothing that opens a volume gives it to this module: `volume::device` knows more of it.
-        Error::Open(open) => return of_open(open),
+        Error::Open(open) => return of_open(*open),
         Error::Cancelled => return Interrupted::latest().into(),
         Error::Refused(Errno::NOENT) if has_wildcards(place.as_bytes()) => (errno_text(Errno::NOENT), PATTERN_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
-        Error::Io { source, .. } if is_refusal(&source) => (host_error(&source), host_next(&source)),
-        Error::Io { op, offset, source } => (
-            format!("device {op} at byte {offset}: {}", host_error(&source)),
+        Error::Io(failed) if is_refusal(&failed.source) => (host_error(&failed.source), host_next(&failed.source)),
+        Error::Io(failed) => (
+            format!("device {} at byte {}: {}", failed.op, failed.offset, host_error(&failed.source)),
             "the device is failing or full: see the host's log, and copy the image while it can be read",
         ),
         Error::HostFull(source) => (
@@ -179,12 +179,13 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         ),
         Error::Incompatible(incompatible) => (incompatible.to_string(), "use a newer myriad"),
         Error::Foreign => ("not a Myriad volume".into(), FOREIGN_NEXT),
-        Error::Truncated { found, needed } => {
-            (format!("the image is truncated: {found} of {needed} bytes are there"), TRUNCATED_NEXT)
-        }
-        Error::Option { option, reason } => {
-            return Failure { kind: Kind::Usage, place, what: option_text(option, &reason), next: String::new() }
-                .into();
+        Error::Truncated(sizes) => (
+            format!("the image is truncated: {} of {} bytes are there", sizes.found, sizes.needed),
+            TRUNCATED_NEXT,
+        ),
+        Error::Option(refused) => {
+            let what = option_text(refused.option, &refused.reason);
+            return Failure { kind: Kind::Usage, place, what, next: String::new() }.into();
         }
         Error::InUse(holder) => {
             (in_use_text(&holder, &place), "wait until it is done with the volume (as --wait does), or unmount it")
@@ -328,8 +329,7 @@ mod tests {
         let pipe = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("writing");
         assert_eq!(kind(&pipe), Kind::Pipe);
         assert_eq!(kind(&Interrupted(15).into()), Kind::Interrupted(15));
-        let option: myriad_engine::Result<()> =
-            Err(Error::Option { option: "block_size", reason: "3 is no power of two".into() });
+        let option: myriad_engine::Result<()> = Err(Error::bad_option("block_size", "3 is no power of two"));
         let error = option.at("a.img").unwrap_err();
         assert_eq!(
             (kind(&error), error.to_string().as_str()),
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_holder_is_named_once() {
-        let in_use: myriad_engine::Result<()> = Err(Error::InUse("a.img: in use by process 7 (myriad)".into()));
+        let in_use: myriad_engine::Result<()> = Err(Error::in_use("a.img: in use by process 7 (myriad)"));
         assert!(in_use.at("a.img").unwrap_err().to_string().starts_with("a.img: in use by process 7 (myriad); "));
     }
 }

@@ -324,7 +324,9 @@ mod tests {
         push(&mut list, b"user.b", b"2");
         list.pop();
         let is_damage = |error| match error {
-            Error::Corrupt(Corrupt::Attributes { ino, value, .. }) => ino == INO && value == end as u64,
+            Error::Corrupt(found) => {
+                matches!(*found, Corrupt::Attributes { ino: INO, value, .. } if value == end as u64)
+            }
             _ => false,
         };
         assert_eq!(get(INO, &list, b"user.a").unwrap(), Some(&b"1"[..]));

@@ -22,15 +22,45 @@ pub struct DamagedData {
     pub computed: u32,
 }
 
+/// A request that the device failed, or another thing of the host's that was needed.
+#[derive(Debug, thiserror::Error)]
+#[error("device {op} at byte {offset}: {source}")]
+pub struct IoError {
+    /// What was being done: "read", say.
+    pub op: &'static str,
+    /// Where on the device, in bytes; 0 where that says nothing.
+    pub offset: u64,
+    pub source: io::Error,
+}
+
+/// An image that is shorter than its volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the image is truncated: {found} of {needed} bytes are there; get a whole copy")]
+pub struct Truncated {
+    pub found: u64,
+    pub needed: u64,
+}
+
+/// An option that cannot be honoured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("option {option}: {reason}")]
+pub struct BadOption {
+    pub option: &'static str,
+    pub reason: String,
+}
+
 /// Why an operation failed; [`Error::errno`] is what a system call would have said.
+///
+/// All that takes more than a word is boxed, because nearly every function of the engine answers a `Result`: one of two words comes
+/// back in registers, a larger one by way of memory, with all that it holds.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something POSIX says to refuse.
     #[error("{0}")]
     Refused(Errno),
     /// The device failed a request.
-    #[error("device {op} at byte {offset}: {source}")]
-    Io { op: &'static str, offset: u64, source: io::Error },
+    #[error(transparent)]
+    Io(Box<IoError>),
     /// The host has no room for what is to be written: its file system, or a quota there, is full. The volume goes on, with
     /// everything that was done to it in memory; what failed can be tried again once there is room.
     #[error(
@@ -39,19 +69,19 @@ pub enum Error {
     HostFull(io::Error),
     /// The volume holds something no correct engine writes.
     #[error("{0}; run myriad fsck")]
-    Corrupt(#[from] Corrupt),
+    Corrupt(Box<Corrupt>),
     /// File data is not what was written; the rest of the file can be read.
     #[error("{0}; restore the file from a copy; myriad fsck --scrub lists all that is damaged")]
-    Damaged(DamagedData),
+    Damaged(Box<DamagedData>),
     /// The volume is sound but needs what this build lacks.
     #[error("{0}")]
-    Incompatible(#[from] Incompatible),
+    Incompatible(Box<Incompatible>),
     /// The image is not a Myriad volume.
     #[error("not a Myriad volume")]
     Foreign,
     /// The image ends before its volume does.
-    #[error("the image is truncated: {found} of {needed} bytes are there; get a whole copy")]
-    Truncated { found: u64, needed: u64 },
+    #[error(transparent)]
+    Truncated(Box<Truncated>),
     /// What changed the volume last did so without a log, or was a repair, and did not come to its end.
     #[error(
         "the volume was not closed cleanly by a writer without a log (order=none), or by a repair, and may not be sound; run \
@@ -59,14 +89,14 @@ pub enum Error {
     )]
     Unchecked,
     /// An option that cannot be honoured: which, and why.
-    #[error("option {option}: {reason}")]
-    Option { option: &'static str, reason: String },
+    #[error(transparent)]
+    Option(Box<BadOption>),
     /// Somebody else has the volume open.
     #[error("{0}")]
-    InUse(String),
+    InUse(Box<String>),
     /// The image cannot be opened or made: it is missing, say (ENOENT), or may not be read (EACCES).
     #[error("{0}")]
-    Open(OpenError),
+    Open(Box<OpenError>),
     /// An earlier metadata write or sync failed; all changes are refused until the next mount.
     #[error(
         "the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again"
@@ -80,19 +110,38 @@ pub enum Error {
     Cancelled,
 }
 
+const _: () = assert!(size_of::<Result<()>>() <= 16);
+
 impl Error {
+    /// The device, or the host, failed at `op`, where on the device that was at byte `offset`.
+    pub fn io(op: &'static str, offset: u64, source: io::Error) -> Self {
+        Self::Io(Box::new(IoError { op, offset, source }))
+    }
+
+    /// `option` cannot be honoured, for that reason.
+    pub fn bad_option(option: &'static str, reason: impl Into<String>) -> Self {
+        Self::Option(Box::new(BadOption { option, reason: reason.into() }))
+    }
+
+    /// Somebody else has the volume: who.
+    pub fn in_use(holder: impl Into<String>) -> Self {
+        Self::InUse(Box::new(holder.into()))
+    }
+
     /// The errno a system call would return.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Refused(errno) => *errno,
-            Self::Io { .. } | Self::Damaged(_) | Self::Shutdown => Errno::IO,
+            Self::Io(_) | Self::Damaged(_) | Self::Shutdown => Errno::IO,
             Self::HostFull(_) => Errno::NOSPC,
             Self::Corrupt(_) | Self::Unchecked => Errno::UCLEAN,
-            Self::Incompatible(_) | Self::Foreign | Self::Truncated { .. } => Errno::INVAL,
-            Self::Option { .. } => Errno::INVAL,
-            Self::InUse(_) | Self::Open(OpenError::InUse(_)) => Errno::BUSY,
-            Self::Open(OpenError::Unsuitable { .. }) => Errno::INVAL,
-            Self::Open(OpenError::Io { source, .. }) => Errno::from_io_error(source).unwrap_or(Errno::IO),
+            Self::Incompatible(_) | Self::Foreign | Self::Truncated(_) | Self::Option(_) => Errno::INVAL,
+            Self::InUse(_) => Errno::BUSY,
+            Self::Open(error) => match &**error {
+                OpenError::InUse(_) => Errno::BUSY,
+                OpenError::Unsuitable { .. } => Errno::INVAL,
+                OpenError::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
+            },
             Self::Closed => Errno::BADF,
             Self::Cancelled => Errno::INTR,
         }
@@ -102,6 +151,24 @@ impl Error {
 impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Self::Refused(errno)
+    }
+}
+
+impl From<Corrupt> for Error {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Corrupt(Box::new(corrupt))
+    }
+}
+
+impl From<Incompatible> for Error {
+    fn from(incompatible: Incompatible) -> Self {
+        Self::Incompatible(Box::new(incompatible))
+    }
+}
+
+impl From<Truncated> for Error {
+    fn from(truncated: Truncated) -> Self {
+        Self::Truncated(Box::new(truncated))
     }
 }
 
@@ -123,7 +190,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match &error {
             Error::Refused(errno) => (*errno).into(),
-            Error::Io { source, .. } => Self::new(source.kind(), error),
+            Error::Io(failed) => Self::new(failed.source.kind(), error),
             _ => Self::new(Self::from(error.errno()).kind(), error),
         }
     }
@@ -133,8 +200,8 @@ impl From<SuperblockError> for Error {
     fn from(error: SuperblockError) -> Self {
         match error {
             SuperblockError::Foreign => Self::Foreign,
-            SuperblockError::Corrupt(corrupt) => Self::Corrupt(corrupt),
-            SuperblockError::Incompatible(incompatible) => Self::Incompatible(incompatible),
+            SuperblockError::Corrupt(corrupt) => corrupt.into(),
+            SuperblockError::Incompatible(incompatible) => incompatible.into(),
         }
     }
 }

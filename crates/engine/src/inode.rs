@@ -112,7 +112,7 @@ fn read_kept_into<const MET: bool>(
     match copied {
         Ok(()) => {}
         // The block holds something else by now.
-        Err(Error::Corrupt(Corrupt::BlockKind { .. })) => return Err(stale()),
+        Err(Error::Corrupt(found)) if matches!(*found, Corrupt::BlockKind { .. }) => return Err(stale()),
         Err(error) => return Err(error),
     };
     // First of all: its slot may hold part of another inode by now.

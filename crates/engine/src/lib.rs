@@ -88,7 +88,7 @@ mod types;
 mod volume;
 mod xattr;
 
-pub use error::{DamagedData, Errno, Error, Result};
+pub use error::{BadOption, DamagedData, Errno, Error, IoError, Result, Truncated};
 pub use myriad_format::leftovers::Leftovers;
 pub use order::moment::HeldMoment;
 pub use session::*;

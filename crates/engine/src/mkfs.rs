@@ -45,7 +45,7 @@ const BYTES_PER_INODE: RangeInclusive<u64> =
     EVERY_MIN as u64 * BYTES_PER_INODE_UNIT..=EVERY_MAX as u64 * BYTES_PER_INODE_UNIT;
 
 fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
-    Error::Option { option, reason: reason.into() }
+    Error::bad_option(option, reason)
 }
 
 /// Largest group, in bytes, whose table of checksums is not too large.
@@ -330,11 +330,7 @@ pub(crate) fn make(
     let place = log_place(&sb, &device, external_log.as_ref())?;
     // Until the superblock is written whole, the last step, there is no volume: an interrupted mkfs leaves none.
     let block_size = sb.geometry().block_size();
-    device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::Io {
-        op: "write",
-        offset: 0,
-        source,
-    })?;
+    device.write_durable(0, &AlignedBuf::zeroed(block_size)).map_err(|source| Error::io("write", 0, source))?;
     if let Some(place) = &place {
         // The same seed gives the same UUID: a log of an earlier life of this place could go on where ours ends.
         if options.seed.is_some() {
@@ -402,7 +398,7 @@ pub(crate) fn make(
     // written by hand, with its version.
     volume.checkpointer.lock().settle(&volume)?;
     let mut image = AlignedBuf::zeroed(block_size);
-    device.read(0, &mut image).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    device.read(0, &mut image).map_err(|source| Error::io("read", 0, source))?;
     let order = U32::new(options.order.code());
     Superblock::read_mut(&mut image).last_order = order;
     Superblock::read_mut(&mut image).version = U32::new(FORMAT_VERSION);
@@ -412,9 +408,9 @@ pub(crate) fn make(
         Superblock::read_mut(&mut copy).header.address = U64::new(at.0);
         header::seal(&mut copy, 0);
         let offset = at.0 << geometry.block_bits;
-        device.write(offset, &copy).map_err(|source| Error::Io { op: "write", offset, source })?;
+        device.write(offset, &copy).map_err(|source| Error::io("write", offset, source))?;
     }
     header::seal(&mut image, 0);
-    device.write(0, &image).map_err(|source| Error::Io { op: "write", offset: 0, source })?;
-    device.flush().map_err(|source| Error::Io { op: "flush", offset: 0, source })
+    device.write(0, &image).map_err(|source| Error::io("write", 0, source))?;
+    device.flush().map_err(|source| Error::io("flush", 0, source))
 }

@@ -20,11 +20,8 @@ pub(crate) fn ids(seed: Option<u64>) -> Result<[[u8; 16]; 3]> {
         None => {
             let mut filled = 0;
             while filled < bytes.len() {
-                filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty()).map_err(|errno| Error::Io {
-                    op: "random numbers",
-                    offset: 0,
-                    source: errno.into(),
-                })?;
+                filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+                    .map_err(|errno| Error::io("random numbers", 0, errno.into()))?;
             }
         }
     }

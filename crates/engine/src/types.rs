@@ -378,7 +378,7 @@ impl Order {
 
     /// Whether the order is safe with these choices.
     pub(crate) fn check(self, choices: &choices::Choices, has_checksums: bool) -> crate::error::Result<()> {
-        let refuse = |reason: String| Err(crate::error::Error::Option { option: "order", reason });
+        let refuse = |reason: String| Err(crate::error::Error::bad_option("order", reason));
         let order = choices::Order::from_code(self.code() as u8).expect("an order of the format's table");
         if let Err(why) = choices.check_order(order) {
             return refuse(why.to_string());

@@ -221,7 +221,7 @@ fn errors_become_those_of_the_standard_library() {
     std::fs::write(&image, vec![0; 1 << 20]).unwrap();
     let error = io::Error::from(Fs::open(&image, MountOptions::default()).err().unwrap());
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "not a Myriad volume".to_owned()));
-    let device = Error::Io { op: "read", offset: 7, source: io::Error::from(ErrorKind::StorageFull) };
+    let device = Error::io("read", 7, io::Error::from(ErrorKind::StorageFull));
     let error = io::Error::from(device);
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.source().is_some() && error.to_string().contains("read at byte 7"), "{error}");

@@ -93,7 +93,7 @@ fn a_flipped_bit_is_an_error_of_its_block_alone() {
     refused.push(letter.read_at(&mut long, 77));
     refused.push(letter.write_at(b"a part of it", 3 * BLOCK as u64 + 100));
     for answer in refused {
-        let Err(error @ Error::Damaged(damage)) = answer else { panic!("{answer:?}") };
+        let Err(error @ Error::Damaged(damage)) = &answer else { panic!("{answer:?}") };
         assert_eq!(error.errno(), Errno::IO);
         assert_eq!((damage.ino.0, damage.offset, damage.block.0), (ino, 3 * BLOCK as u64, damaged / BLOCK as u64));
         assert!(error.to_string().contains("at byte 12288"), "{error}");

@@ -311,14 +311,14 @@ fn other_orders_refuse_delays() {
         let device = Arc::new(setup.format());
         let with = |options: MountOptions| Fs::open_device(device.clone(), None, options);
         let delayed = MountOptions { dir_delay_ms: Some(5), ..setup.options.clone() };
-        let Err(Error::Option { option, reason }) = with(delayed) else { panic!("it was taken") };
-        assert_eq!(option, "dirdelay");
-        assert!(reason.contains("order=softdep") && reason.contains(order.name()), "{reason}");
+        let Err(Error::Option(bad)) = with(delayed) else { panic!("it was taken") };
+        assert_eq!(bad.option, "dirdelay");
+        assert!(bad.reason.contains("order=softdep") && bad.reason.contains(order.name()), "{bad}");
         let fs = with(setup.options.clone()).unwrap();
         for setting in ["filedelay=1", "dirdelay=1", "metadelay=0"] {
             let refused = fs.tune(&options::read_for_tune([setting]).unwrap());
-            let Err(Error::Option { option, .. }) = refused else { panic!("{setting} was taken") };
-            assert!(setting.starts_with(option), "{setting}: {option}");
+            let Err(Error::Option(bad)) = refused else { panic!("{setting} was taken") };
+            assert!(setting.starts_with(bad.option), "{setting}: {bad}");
         }
         assert!(!fs.write_due().unwrap());
         fs.tune(&options::read_for_tune(["filedelay=auto"]).unwrap()).unwrap();

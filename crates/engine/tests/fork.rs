@@ -42,6 +42,6 @@ fn a_forked_child_is_refused_and_the_parent_goes_on() {
     assert_eq!(&buf, b"parent");
     drop((file, session));
     assert!(fs.sync().is_ok() && fs.statfs().is_ok());
-    assert_eq!(Error::InUse(String::new()).errno(), Errno::BUSY);
+    assert_eq!(Error::in_use("").errno(), Errno::BUSY);
     fs.close().unwrap();
 }

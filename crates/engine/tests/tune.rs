@@ -221,7 +221,7 @@ fn a_volume_open_for_reading_only_has_nothing_to_tune() {
     let fs = open(&device, MountOptions { read_only: true, ..quiet() });
     for setting in ["label=x", "commit=1"] {
         let refused = fs.tune(&read_for_tune([setting]).unwrap()).unwrap_err();
-        assert!(matches!(&refused, Error::Option { option, .. } if setting.starts_with(option)), "{refused}");
+        assert!(matches!(&refused, Error::Option(bad) if setting.starts_with(bad.option)), "{refused}");
     }
     assert_eq!(value(&fs, "commit"), "0");
 }

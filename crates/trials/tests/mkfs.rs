@@ -20,7 +20,7 @@ fn mkfs_fails_cleanly() {
             let device = Arc::new(FaultDevice::new(MemoryDevice::new(setup.size)));
             device.fail(op, nth, FaultSpan::Once, EIO);
             let made = Fs::format_device(device.clone(), None, &setup.mkfs_options());
-            assert!(matches!(made, Err(Error::Io { .. })), "{op:?} {nth}: {made:?}");
+            assert!(matches!(made, Err(Error::Io(_))), "{op:?} {nth}: {made:?}");
             // The superblock is the last to be written; only its flush can fail with it in place.
             let is_last = op == FaultOp::Flush && nth == seen;
             let opened = setup.open(device);

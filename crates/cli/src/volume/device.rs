@@ -8,7 +8,7 @@ use crate::mount::below::below_mount;
 use crate::mount::control;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
-use myriad_engine::Error;
+use myriad_engine::{Error, Truncated};
 use myriad_format::FsBlock;
 use myriad_format::superblock::{Superblock, SuperblockError, state};
 use std::path::Path;
@@ -93,7 +93,7 @@ pub fn explain_open(error: OpenError) -> anyhow::Error {
 /// What the engine says of opening or making a volume at `place`, in the same words.
 pub fn explain_opening(error: Error, place: String) -> anyhow::Error {
     match error {
-        Error::Open(open) => explain_open(open),
+        Error::Open(open) => explain_open(*open),
         error => Err::<(), _>(error).at(place).expect_err("made from an error"),
     }
 }
@@ -143,7 +143,7 @@ pub fn intact_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
 pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: &str) -> Result<()> {
     let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
     if device.size() < expected {
-        return Err(Error::Truncated { found: device.size(), needed: expected }).at(place);
+        return Err(Error::from(Truncated { found: device.size(), needed: expected })).at(place);
     }
     Ok(())
 }

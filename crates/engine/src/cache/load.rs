@@ -26,7 +26,7 @@ impl Cache {
                 let at = ((block.0 - run.start.0) << self.block_bits) as usize;
                 bytes.copy_from_slice(&run.bytes[at..][..bytes.len()]);
             }
-            None => self.device.read(offset, bytes).map_err(|source| Error::Io { op: "read", offset, source })?,
+            None => self.device.read(offset, bytes).map_err(|source| Error::io("read", offset, source))?,
         }
         if self.has_overlay.load(Ordering::Acquire) {
             let mut overlay = self.overlay.write();
@@ -81,7 +81,7 @@ impl Cache {
                 let length = (count - at).min((RUN_BYTES >> self.block_bits).max(1) as u64);
                 let mut bytes = AlignedBuf::zeroed((length as usize) << self.block_bits);
                 let offset = block.0 << self.block_bits;
-                self.device.read(offset, &mut bytes).map_err(|source| Error::Io { op: "read", offset, source })?;
+                self.device.read(offset, &mut bytes).map_err(|source| Error::io("read", offset, source))?;
                 run = Some((at, bytes));
             }
             let (first, bytes) = run.as_mut().expect("just read");
@@ -116,7 +116,7 @@ impl Cache {
         // copy tells.
         let mut bytes = AlignedBuf::zeroed(self.block_size());
         let offset = block.0 << self.block_bits;
-        self.device.read(offset, &mut bytes).map_err(|source| Error::Io { op: "read", offset, source })?;
+        self.device.read(offset, &mut bytes).map_err(|source| Error::io("read", offset, source))?;
         if self.overlay.write().apply(block, &mut bytes).is_none() {
             return Ok(());
         }

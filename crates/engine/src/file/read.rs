@@ -335,7 +335,7 @@ fn verify(
                 if let Some(tell) = volume.on_damage.get() {
                     tell(damage);
                 }
-                return Err(Error::Damaged(damage));
+                return Err(Error::Damaged(Box::new(damage)));
             }
         }
     }

@@ -82,7 +82,7 @@ fn take_all(volume: &Volume) -> Result<()> {
         while let Some(cookie) = next {
             let mut found = Vec::new();
             next = match subdirectories(volume, dir, cookie, &mut found) {
-                Err(Error::Corrupt(_) | Error::Io { .. }) => None,
+                Err(Error::Corrupt(_) | Error::Io(_)) => None,
                 next => next?,
             };
             for (name, ino) in found {
@@ -93,7 +93,7 @@ fn take_all(volume: &Volume) -> Result<()> {
                 match is_left(volume, dir, name, ino) {
                     Ok(true) => take(volume, dir, name, ino)?,
                     Ok(false) if met.insert(ino) => waiting.push(ino),
-                    Ok(false) | Err(Error::Corrupt(_) | Error::Io { .. }) => {}
+                    Ok(false) | Err(Error::Corrupt(_) | Error::Io(_)) => {}
                     Err(error) => return Err(error),
                 }
             }

@@ -341,7 +341,7 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
             Some((node, false)) => reclaim(volume, node),
         });
         match reclaimed {
-            Err(Error::Corrupt(_) | Error::Io { .. }) if volume.check_running().is_ok() => {
+            Err(Error::Corrupt(_) | Error::Io(_)) if volume.check_running().is_ok() => {
                 volume.orphans.note_stuck(ino);
             }
             other => other?,

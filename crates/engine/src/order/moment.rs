@@ -58,7 +58,7 @@ impl HeldMoment {
     /// Makes everything done so far durable, but for files' data that has no blocks yet, and holds that state. Before-images
     /// go to `file`, up to the size it has. One at a time.
     pub(crate) fn begin(volume: Arc<Volume>, file: File) -> Result<Self> {
-        let refuse = |option, reason: &str| Err(Error::Option { option, reason: reason.into() });
+        let refuse = |option, reason: &str| Err(Error::bad_option(option, reason));
         if volume.options.read_only {
             return refuse("read-only", "nothing changes the volume; look at its device");
         }
@@ -70,7 +70,7 @@ impl HeldMoment {
         }
         let mut checkpointer = volume.checkpointer.lock();
         if checkpointer.held.is_some() {
-            return Err(Error::InUse("somebody else holds a moment of the volume; wait for that check to end".into()));
+            return Err(Error::in_use("somebody else holds a moment of the volume; wait for that check to end"));
         }
         if volume.order.goes_by_rounds() {
             checkpointer.hold_soft(&volume, &file)?;
@@ -109,7 +109,7 @@ impl Drop for HeldMoment {
 impl Checkpointer {
     /// Begins a moment, right after a commit.
     fn hold(&mut self, volume: &Volume, file: &File) -> Result<()> {
-        let failed = |source| Error::Io { op: "before-images", offset: 0, source };
+        let failed = |source| Error::io("before-images", 0, source);
         let log = self.log.as_ref().expect("order log has a log");
         let block_size = volume.cache.block_size();
         let mut images = BeforeImages::new(file.try_clone().map_err(failed)?, block_size).map_err(failed)?;
@@ -138,16 +138,14 @@ impl Checkpointer {
 
     /// As [`Self::hold`], under orders `softdep` and `sync`.
     fn hold_soft(&mut self, volume: &Volume, file: &File) -> Result<()> {
-        let failed = |source| Error::Io { op: "before-images", offset: 0, source };
+        let failed = |source| Error::io("before-images", 0, source);
         let file = file.try_clone().map_err(failed)?;
         self.to_hold = Some(BeforeImages::new(file, volume.cache.block_size()).map_err(failed)?);
         let held = (0..SOFT_COMMITS).try_for_each(|_| if self.held.is_some() { Ok(()) } else { self.run(volume) });
         self.to_hold = None;
         held?;
         if self.held.is_none() {
-            return Err(Error::InUse(
-                "the volume changes faster than it is written; try again when it is less busy".into(),
-            ));
+            return Err(Error::in_use("the volume changes faster than it is written; try again when it is less busy"));
         }
         Ok(())
     }

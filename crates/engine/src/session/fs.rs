@@ -6,7 +6,7 @@ use super::file::File;
 use super::life::{Mounted, run_background, run_search, spawn};
 use crate::cache::ProcessMark;
 use crate::counters::Count;
-use crate::error::{DamagedData, Errno, Error, Result};
+use crate::error::{DamagedData, Errno, Error, Result, Truncated};
 use crate::file;
 use crate::mkfs;
 use crate::ops::{give_back, settle_second_names};
@@ -35,8 +35,8 @@ pub struct Fs {
 
 fn open_error(error: OpenError) -> Error {
     match error {
-        OpenError::InUse(in_use) => Error::InUse(in_use.to_string()),
-        other => Error::Open(other),
+        OpenError::InUse(in_use) => Error::in_use(in_use.to_string()),
+        other => Error::Open(Box::new(other)),
     }
 }
 
@@ -62,7 +62,7 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     if device.size() < sector as u64 {
         return Err(Error::Foreign);
     }
-    device.read(0, &mut bytes).map_err(|source| Error::Io { op: "read", offset: 0, source })?;
+    device.read(0, &mut bytes).map_err(|source| Error::io("read", 0, source))?;
     if planted(Bug::TornSuperblock) {
         myriad_format::header::seal(&mut bytes, 0);
     }
@@ -150,13 +150,13 @@ impl Fs {
         }
         let end = superblock.block_count.get() << superblock.block_bits;
         if end > device.size() {
-            return Err(Error::Truncated { found: device.size(), needed: end });
+            return Err(Truncated { found: device.size(), needed: end }.into());
         }
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
         let opener = ProcessMark::new();
-        let opener = opener.map_err(|source| Error::Io { op: "memory for a mark", offset: 0, source })?;
+        let opener = opener.map_err(|source| Error::io("memory for a mark", 0, source))?;
         // Before the threads: if one cannot be started, this ends the others.
         let inner = Arc::new(Mounted {
             volume: Arc::new(volume),
@@ -221,7 +221,7 @@ impl Fs {
     /// Refuses all changes from now on, as after a device error; what was not synced is lost.
     pub fn shut_down(&self, reason: &str) {
         let source = std::io::Error::other(reason.to_owned());
-        self.volume().shut_down(&Error::Io { op: "use", offset: 0, source });
+        self.volume().shut_down(&Error::io("use", 0, source));
     }
 
     /// Makes everything done so far durable: data, names, attributes.

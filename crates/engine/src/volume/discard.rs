@@ -220,7 +220,7 @@ impl Volume {
         let offset = self.geometry.fs_block(ag, AgBlock(part.start)).0 << bits;
         let blocks = u64::from(end - part.start);
         let result = self.device.discard(offset, blocks << bits);
-        result.map_err(|source| Error::Io { op: "discard", offset, source })?;
+        result.map_err(|source| Error::io("discard", offset, source))?;
         self.counters.add(Count::blocks_discarded, blocks);
         Ok(end)
     }

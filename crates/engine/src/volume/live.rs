@@ -159,8 +159,8 @@ impl Volume {
     pub fn tune(&self, changes: &[(&'static Row, Value)]) -> Result<()> {
         let Some((first, _)) = changes.first() else { return Ok(()) };
         if self.options.read_only {
-            let reason = "the volume is open for reading only, and none of what tune changes has an effect then".into();
-            return Err(Error::Option { option: first.name, reason });
+            let reason = "the volume is open for reading only, and none of what tune changes has an effect then";
+            return Err(Error::bad_option(first.name, reason));
         }
         let _turn = self.live.turn.lock();
         let before = self.all_options();

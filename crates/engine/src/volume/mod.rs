@@ -214,11 +214,8 @@ impl Volume {
             },
             usable_blocks: usable.saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
-            names: NameCache::new(names_max, options.name_cache_absent).map_err(|source| Error::Io {
-                op: "memory for the name cache",
-                offset: 0,
-                source,
-            })?,
+            names: NameCache::new(names_max, options.name_cache_absent)
+                .map_err(|source| Error::io("memory for the name cache", 0, source))?,
             dir_hints: crate::dir::hints::Hints::new(),
             dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
@@ -334,7 +331,7 @@ pub(crate) fn log_open_error(error: LogError) -> Error {
     match error {
         LogError::Corrupt(corrupt) => corrupt.into(),
         LogError::HostFull { source, .. } => Error::HostFull(source),
-        other => Error::Io { op: "log", offset: 0, source: std::io::Error::other(other.to_string()) },
+        other => Error::io("log", 0, std::io::Error::other(other.to_string())),
     }
 }
 

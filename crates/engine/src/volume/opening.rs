@@ -36,10 +36,7 @@ pub(super) fn check_opening(
     order.check(choices, superblock.geometry().has_checksums)?;
     Delays::check(options, order)?;
     if order == Order::Log && log.is_none() {
-        return Err(Error::Option {
-            option: "order",
-            reason: "this volume has no log; use order=none, or make it anew with a log".into(),
-        });
+        return Err(Error::bad_option("order", "this volume has no log; use order=none, or make it anew with a log"));
     }
     if !options.read_only && superblock.needs_check(true) {
         return Err(Error::Unchecked);
@@ -77,7 +74,7 @@ pub(super) fn finish_exchange(
             Ok(changed)
         }
         Err(_) if read_only => Ok(device),
-        Err(LogError::Io { op, offset, source }) => Err(Error::Io { op, offset, source }),
+        Err(LogError::Io { op, offset, source }) => Err(Error::io(op, offset, source)),
         Err(error) => Err(log_open_error(error)),
     }
 }

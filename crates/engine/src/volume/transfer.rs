@@ -12,7 +12,7 @@ const WRITE_MAX: usize = 1 << 20;
 
 impl Volume {
     pub fn io_error(&self, op: &'static str, offset: u64, source: std::io::Error) -> Error {
-        Error::Io { op, offset, source }
+        Error::io(op, offset, source)
     }
 
     pub fn write_error(&self, offset: u64, source: std::io::Error) -> Error {

@@ -132,7 +132,7 @@ type Device = FaultDevice<RecordingDevice<OverlayDevice>>;
 
 /// Whether the error is one that a failing device may cause.
 fn is_expected(error: &Error, lie: Lie) -> bool {
-    matches!(error, Error::Io { .. } | Error::HostFull(_) | Error::Shutdown)
+    matches!(error, Error::Io(_) | Error::HostFull(_) | Error::Shutdown)
         || lie != Lie::None
             && matches!(
                 error,
@@ -140,7 +140,7 @@ fn is_expected(error: &Error, lie: Lie) -> bool {
                     | Error::Damaged(_)
                     | Error::Foreign
                     | Error::Incompatible(_)
-                    | Error::Option { .. }
+                    | Error::Option(_)
                     // The superblock that says that the volume was closed is not there.
                     | Error::Unchecked
             )
@@ -148,14 +148,14 @@ fn is_expected(error: &Error, lie: Lie) -> bool {
 
 /// A read that fails loses nothing, so what asked for it may be tried again.
 fn is_read(error: &Error) -> bool {
-    matches!(error, Error::Io { op: "read", .. })
+    matches!(error, Error::Io(failed) if failed.op == "read")
 }
 
 /// Runs what the device may unwind at a request of kind `op`; that it has is an error of the device like any other.
 fn unwound<T>(op: FaultOp, work: impl FnOnce() -> myriad_engine::Result<T>) -> myriad_engine::Result<T> {
     let op = if op == FaultOp::Read { "read" } else { "write" };
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| match payload.downcast_ref::<&str>() {
-        Some(&FAULT_PANIC) => Err(Error::Io { op, offset: 0, source: std::io::Error::other(FAULT_PANIC) }),
+        Some(&FAULT_PANIC) => Err(Error::io(op, 0, std::io::Error::other(FAULT_PANIC))),
         _ => resume_unwind(payload),
     })
 }

@@ -436,7 +436,7 @@ fn unordered(earlier: &MemoryDevice, later: &MemoryDevice, block_size: u32) -> R
     let (mut old, mut new) = (vec![0; block_size as usize], vec![0; block_size as usize]);
     let mut differing = 0;
     for offset in (u64::from(block_size)..later.size()).step_by(block_size as usize) {
-        let io = |source| myriad_engine::Error::Io { op: "read", offset, source };
+        let io = |source| myriad_engine::Error::io("read", offset, source);
         earlier.read(offset, &mut old).map_err(io)?;
         later.read(offset, &mut new).map_err(io)?;
         differing += u64::from(old != new);

@@ -166,7 +166,7 @@ fn check(block_bits: u32, mode: u16, attributes: bool, span: u64, seed: u64, ste
                     let before = fixture.store.changes;
                     assert!(matches!(
                         fixture.insert(extent(from, 1, false)),
-                        Err(Error::Corrupt(Corrupt::Extent { .. }))
+                        Err(Error::Corrupt(found)) if matches!(*found, Corrupt::Extent { .. })
                     ));
                     assert_eq!(before, fixture.store.changes);
                 } else if refused(fixture.insert(new)) {

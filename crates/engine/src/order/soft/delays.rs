@@ -81,7 +81,7 @@ impl Delays {
                 let reason = format!(
                     "it is for order=softdep, and this is order={name}; leave it out, or mount a volume that can be written in order=softdep with that"
                 );
-                Err(Error::Option { option, reason })
+                Err(Error::bad_option(option, reason))
             }
             _ => Ok(()),
         }
