@@ -4,13 +4,25 @@
 //! the last entry or the first free entry that is long enough.
 
 use crate::dir::NewEntry;
+use crate::dir::hints::Filled;
 use crate::dir::place::Place;
 use crate::edit::BlockEdit;
 use crate::error::Result;
 use myriad_format::Ino;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, entry_size};
+use std::mem::offset_of;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
+
+/// Where the header of an entry block says how far it is filled: two numbers side by side.
+const TAIL: usize = offset_of!(EntryBlockHeader, tail);
+const _: () = assert!(offset_of!(EntryBlockHeader, live) == TAIL + size_of::<U32>());
+
+/// Says in the header of an entry block how far it is filled. No more of it counts as changed than these two numbers.
+pub(super) fn set_filled(edit: &mut BlockEdit<'_>, filled: Filled) {
+    let fields = [ENTRIES_OFFSET + filled.used, filled.live].map(|field| U32::new(field as u32));
+    edit.put(TAIL, fields.as_bytes());
+}
 
 /// One entry, free or live, found in a run of entries.
 #[derive(Clone, Copy)]
@@ -43,7 +55,7 @@ impl<'a> Entries<'a> {
     pub fn of_block(block: &'a [u8], place: Place) -> Result<Self> {
         let tail = EntryBlockHeader::read(block).tail.get() as usize;
         if tail < ENTRIES_OFFSET || tail > block.len() {
-            return Err(place.corrupt(48, "tail", tail as u64));
+            return Err(place.corrupt(TAIL, "tail", tail as u64));
         }
         Ok(Self::new(&block[ENTRIES_OFFSET..tail], place))
     }

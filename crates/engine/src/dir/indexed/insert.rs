@@ -19,7 +19,7 @@ use myriad_format::extent::Extent;
 use myriad_format::fork::Fork;
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::U64;
 
 /// Bytes of entries that a body may hold: what the largest body has room for, and no more than an entry block, which
 /// takes them over one day.
@@ -99,12 +99,10 @@ fn body_to_block(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> 
         if is_in_body(raw) { inode::read_body(&txn.look, dir, raw, |data, _| data.to_vec())? } else { Vec::new() };
     let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     let (block, _) = txn.volume().allocate_extent(txn, source.goal, 1, 1)?;
-    let live = raw.size.get() as u32;
+    let live = raw.size.get() as usize;
     txn.init(NewBlock::free(block), BlockKind::DirEntries, dir.0, |edit| {
         edit.put(ENTRIES_OFFSET, &data);
-        let header = EntryBlockHeader::read_mut(edit.range_mut(0, EntryBlockHeader::SIZE));
-        header.tail = U32::new((ENTRIES_OFFSET + data.len()) as u32);
-        header.live = U32::new(live);
+        entries::set_filled(edit, Filled { used: data.len(), live });
     })?;
     if is_in_body(raw) {
         inode::resize_body(txn, dir, raw, 0)?;
@@ -199,12 +197,11 @@ fn insert_in_block(
         );
         let Some(fit) = fit else { return Ok::<_, Error>(None) };
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
+        let filled = Filled { used, live: live + taken };
         if fit.hole > 0 {
-            last.pass(dir, at, fit.at, size, Filled { used, live: live + taken });
+            last.pass(dir, at, fit.at, size, filled);
         }
-        let fields = edit.range_mut(48, 8);
-        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
-        fields[4..].copy_from_slice(&((live + taken) as u32).to_le_bytes());
+        entries::set_filled(edit, filled);
         Ok(Some((fit.at, taken)))
     })??;
     Ok(done.map(|(offset, taken)| {

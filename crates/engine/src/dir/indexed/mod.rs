@@ -381,12 +381,11 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         let live = (header.live.get() as usize).saturating_sub(length);
         // An empty block starts afresh: free entries that were never joined vanish.
         let used = if live == 0 { 0 } else { used };
-        let fields = edit.range_mut(48, 8);
-        fields[..4].copy_from_slice(&((ENTRIES_OFFSET + used) as u32).to_le_bytes());
-        fields[4..].copy_from_slice(&(live as u32).to_le_bytes());
+        let filled = Filled { used, live };
+        entries::set_filled(edit, filled);
         let free = (block_size - ENTRIES_OFFSET).saturating_sub(live);
         let lists = header.next_room.get() == 0 && free >= block_size / 4;
-        Ok::<_, Error>((length, lists, Filled { used, live }))
+        Ok::<_, Error>((length, lists, filled))
     })??;
     raw.size = U64::new(raw.size.get().saturating_sub(length as u64));
     txn.volume().last_blocks.has_hole(dir, at, offset - ENTRIES_OFFSET, filled);

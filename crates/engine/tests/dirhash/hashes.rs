@@ -1,20 +1,19 @@
-//! dirhash: hashes in memory over directories answer as the directories do, stay within their memory, and cost the same at any size.
+//! Hashes in memory over directories answer as the directories do, stay within their memory, and cost the same at any size.
 
-use myriad_engine::options::read_for_tune;
-use myriad_engine::{Cred, DirHash, Fs, Node, Order, RenameMode, Session};
+use crate::UNIT;
+use crate::volume::{Volume, name};
+use myriad_engine::{Cred, DirHash, Node, Order, RenameMode};
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, FsBlock, NameHasher, unit};
 use myriad_sim::rng::{self, Rng};
-use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::setup::Setup;
 use myriad_trials::table;
-use myriad_trials::verdict::check_silent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KINDS: [Directory; 2] = [Directory::Linear, Directory::Indexed];
-/// Bytes of a unit, of one name of 8 letters in it, and how many of these it takes.
-const UNIT: u64 = 512;
+/// How many names of eight letters a unit takes.
 const PER_UNIT: u32 = 20;
 
 fn setup(directory: Directory, dirhash: DirHash) -> Setup {
@@ -32,70 +31,6 @@ fn on() -> DirHash {
 
 fn off() -> DirHash {
     DirHash { is_on: Some(false), ..DirHash::default() }
-}
-
-/// A volume with a directory `d`, and a file to be linked into directories.
-struct Volume {
-    device: Devices,
-    fs: Fs,
-    session: Session,
-    dir: Node,
-    file: Node,
-}
-
-impl Volume {
-    fn new(setup: &Setup) -> Self {
-        let device = setup.format_devices();
-        let fs = setup.open(device.clone()).unwrap();
-        let session = fs.session(Cred::root());
-        let dir = session.mkdir("d", 0o755).unwrap();
-        let file = session.create("f", 0o644).unwrap();
-        Self { device, fs, session, dir, file }
-    }
-
-    fn link(&self, name: &[u8]) {
-        self.session.link_at(self.file, self.dir, name).unwrap();
-    }
-
-    fn unlink(&self, name: &[u8]) {
-        self.session.unlink_at(self.dir, name).unwrap();
-    }
-
-    fn has(&self, name: &[u8]) -> bool {
-        self.session.lookup(self.dir, name).is_ok()
-    }
-
-    fn listed(&self) -> Vec<Vec<u8>> {
-        self.session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect()
-    }
-
-    fn size(&self) -> u64 {
-        self.session.stat("d").unwrap().size
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
-    }
-
-    fn hashes(&self) -> (u64, u64) {
-        let levels = self.fs.levels();
-        (levels.dirhash_count, levels.dirhash_used)
-    }
-
-    fn tune(&self, setting: &str) {
-        self.fs.tune(&read_for_tune([setting]).unwrap()).unwrap();
-    }
-
-    fn close(self) {
-        assert_eq!(self.count("dirhash_mismatches"), 0);
-        drop(self.session);
-        self.fs.close().unwrap();
-        check_silent(&self.device).unwrap();
-    }
-}
-
-fn name(i: u32) -> Vec<u8> {
-    format!("{i:08}").into_bytes()
 }
 
 /// A hash comes with 2560 bytes of directory, not with less, and goes when the directory is smaller again.

@@ -1,83 +1,35 @@
-//! dirhash under soft updates: the bytes of names that have gone are not free until the order gives them back, and are free then.
+//! Under soft updates the bytes of names that have gone are not free until the order gives them back, and are free then.
 //!
 //! A rename in order `softdep` leaves the old entry in its place until its removal is durable. A hash that took such bytes for free would try
 //! units in vain, and let the directory grow.
 
-use myriad_engine::{Cred, DirHash, Fs, Node, Order, RenameMode, Session};
+use crate::UNIT;
+use crate::volume::{Volume, name};
+use myriad_engine::{DirHash, Order};
 use myriad_sim::rng::{self, Rng};
-use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::setup::Setup;
 use myriad_trials::table;
-use myriad_trials::verdict::check_silent;
 
-const UNIT: u64 = 512;
-
-/// A volume of profile `ffs` in order `softdep` with a directory `d`, and a file to be linked into it.
-struct Volume {
-    device: Devices,
-    fs: Fs,
-    session: Session,
-    dir: Node,
-    file: Node,
+/// A volume of profile `ffs` in order `softdep`.
+fn ffs(has_hashes: bool) -> Volume {
+    let mut setup = Setup::new(4096, 256 << 20);
+    setup.choices = table::select("profile=ffs").unwrap()[0].choices;
+    setup.order = Order::Soft;
+    setup.options.dirhash = DirHash { is_on: Some(has_hashes), ..DirHash::default() };
+    setup.options.name_cache = false;
+    Volume::new(&setup)
 }
 
-impl Volume {
-    fn new(has_hashes: bool) -> Self {
-        let mut setup = Setup::new(4096, 256 << 20);
-        setup.choices = table::select("profile=ffs").unwrap()[0].choices;
-        setup.order = Order::Soft;
-        setup.options.dirhash = DirHash { is_on: Some(has_hashes), ..DirHash::default() };
-        setup.options.name_cache = false;
-        let device = setup.format_devices();
-        let fs = setup.open(device.clone()).unwrap();
-        let session = fs.session(Cred::root());
-        let dir = session.mkdir("d", 0o755).unwrap();
-        let file = session.create("f", 0o644).unwrap();
-        Self { device, fs, session, dir, file }
-    }
-
-    /// With so many names that last.
-    fn with_names(has_hashes: bool, names: u32) -> Self {
-        let volume = Self::new(has_hashes);
-        (0..names).for_each(|i| volume.link(&name(i)));
-        volume.fs.sync().unwrap();
-        volume
-    }
-
-    fn link(&self, name: &[u8]) {
-        self.session.link_at(self.file, self.dir, name).unwrap();
-    }
-
-    fn unlink(&self, name: &[u8]) {
-        self.session.unlink_at(self.dir, name).unwrap();
-    }
-
-    fn rename(&self, from: &[u8], to: &[u8]) {
-        let path = |name: &[u8]| [b"d/", name].concat();
-        self.session.rename(&path(from), &path(to), RenameMode::NoReplace).unwrap();
-    }
-
-    fn has(&self, name: &[u8]) -> bool {
-        self.session.lookup(self.dir, name).is_ok()
-    }
-
-    fn units(&self) -> u64 {
-        self.session.stat("d").unwrap().size / UNIT
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.fs.counters().into_iter().find(|(other, _)| *other == name).map(|(_, count)| count).unwrap()
-    }
-
-    fn close(self) {
-        assert_eq!(self.count("dirhash_mismatches"), 0);
-        drop(self.session);
-        self.fs.close().unwrap();
-        check_silent(&self.device).unwrap();
-    }
+/// With so many names that last.
+fn with_names(has_hashes: bool, names: u32) -> Volume {
+    let volume = ffs(has_hashes);
+    (0..names).for_each(|i| volume.link(&name(i)));
+    volume.fs.sync().unwrap();
+    volume
 }
 
-fn name(i: u32) -> Vec<u8> {
-    format!("{i:08}").into_bytes()
+fn units_of(volume: &Volume) -> u64 {
+    volume.size() / UNIT
 }
 
 /// The story of the bug: a mail folder of 3,314 messages was packed, and with a hash its directory grew from 85 KB to 962 KB, where a search
@@ -87,8 +39,8 @@ fn name(i: u32) -> Vec<u8> {
 fn a_packed_folder_is_as_large_with_a_hash_as_without() {
     for synced_every in [usize::MAX, 300, 20] {
         let sizes = [true, false].map(|has_hashes| {
-            let volume = Volume::with_names(has_hashes, 1600);
-            let before = volume.units();
+            let volume = with_names(has_hashes, 1600);
+            let before = units_of(&volume);
             for i in 0..1600 {
                 // As in a folder with gaps: old and new numbers lie in other units.
                 volume.rename(&name(i * 7 % 1600), &name(10_000 + i));
@@ -100,7 +52,7 @@ fn a_packed_folder_is_as_large_with_a_hash_as_without() {
             if has_hashes {
                 assert!(volume.count("dirhash_hits") > 1600, "the hash was in use");
             }
-            let after = volume.units();
+            let after = units_of(&volume);
             volume.close();
             (before, after)
         });
@@ -115,16 +67,16 @@ fn a_packed_folder_is_as_large_with_a_hash_as_without() {
 /// What all names gave up is there again after a sync: the next names need no unit more.
 #[test]
 fn what_a_sync_gives_back_is_used_before_the_directory_grows() {
-    let volume = Volume::with_names(true, 1000);
-    let units = volume.units();
+    let volume = with_names(true, 1000);
+    let units = units_of(&volume);
     (0..1000).step_by(2).for_each(|i| volume.unlink(&name(i)));
     // Nothing is given back yet: a new name goes into a new unit.
     volume.link(b"eight888");
-    assert_eq!(volume.units(), units + 1);
+    assert_eq!(units_of(&volume), units + 1);
     volume.unlink(b"eight888");
     volume.fs.sync().unwrap();
     (0..500).for_each(|i| volume.link(&name(10_000 + i)));
-    assert!(volume.units() <= units, "{} units, {units} before", volume.units());
+    assert!(units_of(&volume) <= units, "{} units, {units} before", units_of(&volume));
     volume.close();
 }
 
@@ -132,7 +84,7 @@ fn what_a_sync_gives_back_is_used_before_the_directory_grows() {
 /// directory grows.
 #[test]
 fn what_a_part_of_the_directory_gives_back_is_found_before_it_grows() {
-    let volume = Volume::with_names(true, 2000);
+    let volume = with_names(true, 2000);
     // Gaps everywhere, which wait.
     (0..2000).step_by(2).for_each(|i| volume.unlink(&name(i)));
     // A file that is synced makes the block last in which its name is, and no other.
@@ -143,11 +95,11 @@ fn what_a_part_of_the_directory_gives_back_is_found_before_it_grows() {
         .unwrap()
         .sync()
         .unwrap();
-    let (units, recharges) = (volume.units(), volume.count("dirhash_recharges"));
+    let (units, recharges) = (units_of(&volume), volume.count("dirhash_recharges"));
     (0..60).for_each(|i| volume.link(&name(10_000 + i)));
     println!("{} looks at charged units", volume.count("dirhash_recharges") - recharges);
     assert!(volume.count("dirhash_recharges") > recharges);
-    assert!(volume.units() <= units + 1, "{} units, {units} before", volume.units());
+    assert!(units_of(&volume) <= units + 1, "{} units, {units} before", units_of(&volume));
     volume.close();
 }
 
@@ -155,7 +107,7 @@ fn what_a_part_of_the_directory_gives_back_is_found_before_it_grows() {
 #[test]
 fn a_hash_that_is_made_while_names_wait_charges_for_them() {
     let sizes = [true, false].map(|goes| {
-        let volume = Volume::with_names(true, 800);
+        let volume = with_names(true, 800);
         for i in 0..800 {
             volume.rename(&name(i), &name(10_000 + i));
             if goes && i % 50 == 0 {
@@ -163,7 +115,7 @@ fn a_hash_that_is_made_while_names_wait_charges_for_them() {
                 volume.fs.tune(&myriad_engine::options::read_for_tune(["dirhash_maxmem=2M"]).unwrap()).unwrap();
             }
         }
-        let units = volume.units();
+        let units = units_of(&volume);
         volume.close();
         units
     });
@@ -173,13 +125,13 @@ fn a_hash_that_is_made_while_names_wait_charges_for_them() {
 /// A directory that shrinks gives its units back once nothing in them waits, and not before.
 #[test]
 fn units_that_wait_stay_and_go_with_the_next_name_after_a_sync() {
-    let volume = Volume::with_names(true, 1000);
-    let units = volume.units();
+    let volume = with_names(true, 1000);
+    let units = units_of(&volume);
     (100..1000).for_each(|i| volume.unlink(&name(i)));
-    assert_eq!(volume.units(), units, "entries keep their places");
+    assert_eq!(units_of(&volume), units, "entries keep their places");
     volume.fs.sync().unwrap();
     volume.link(b"another1");
-    assert!(volume.units() <= 6, "{} units for 101 names", volume.units());
+    assert!(units_of(&volume) <= 6, "{} units for 101 names", units_of(&volume));
     volume.close();
 }
 
@@ -190,7 +142,7 @@ fn random_changes_and_rounds_keep_the_charges_right() {
     let first = rng::seed_or(11);
     for seed in first..first + 4 {
         let sizes = [true, false].map(|has_hashes| {
-            let volume = Volume::new(has_hashes);
+            let volume = ffs(has_hashes);
             let mut rng = Rng::new(seed);
             let mut names: Vec<Vec<u8>> = Vec::new();
             let mut largest = 0;
@@ -213,7 +165,7 @@ fn random_changes_and_rounds_keep_the_charges_right() {
                 if rng.below(60) == 0 {
                     volume.fs.sync().unwrap();
                 }
-                largest = largest.max(volume.units());
+                largest = largest.max(units_of(&volume));
             }
             assert!(names.iter().all(|name| volume.has(name)), "seed {seed}");
             volume.close();
@@ -226,7 +178,7 @@ fn random_changes_and_rounds_keep_the_charges_right() {
 
 /// Of whose first unit the first name is gone, and the second one has come back in its place: what that left where it was lies there still.
 fn with_a_name_that_came_back() -> Volume {
-    let volume = Volume::with_names(true, 100);
+    let volume = with_names(true, 100);
     volume.unlink(&name(0));
     volume.unlink(&name(1));
     volume.fs.sync().unwrap();
