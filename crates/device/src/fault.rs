@@ -1,8 +1,10 @@
 //! A device that fails or lies where a test says so.
 
 use std::io;
+use std::ops::Range;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::error::of_flush;
 use crate::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
@@ -66,6 +68,8 @@ pub struct FaultDevice<D> {
 struct State {
     seen: [u64; 4],
     faults: Vec<Fault>,
+    /// Where the host has no room, in bytes.
+    full: Option<Range<u64>>,
     struck: u64,
 }
 
@@ -126,9 +130,16 @@ impl<D: BlockDevice> FaultDevice<D> {
         state.faults.push(Fault { op, due, span, kind });
     }
 
+    /// From now on a write that touches any of these bytes answers ENOSPC and does nothing: there the image has a hole, and the host is full.
+    pub fn fill(&self, bytes: Range<u64>) {
+        self.state.lock().full = Some(bytes);
+    }
+
     /// Takes back all faults.
     pub fn clear(&self) {
-        self.state.lock().faults.clear();
+        let mut state = self.state.lock();
+        state.faults.clear();
+        state.full = None;
     }
 
     /// Requests of kind `op` so far, failed ones included: run once without faults, and this is the largest `nth`
@@ -154,6 +165,17 @@ impl<D: BlockDevice> FaultDevice<D> {
 
     fn strike(&self, op: FaultOp) -> Option<FaultKind> {
         self.state.lock().strike(op)
+    }
+
+    fn strike_write(&self, offset: u64, len: usize) -> Option<FaultKind> {
+        let mut state = self.state.lock();
+        let kind = state.strike(FaultOp::Write);
+        let is_full = |full: &Range<u64>| offset < full.end && full.start < offset + len as u64;
+        if kind.is_none() && state.full.as_ref().is_some_and(is_full) {
+            state.struck += 1;
+            return Some(FaultKind::Fail(Errno::NOSPC.raw_os_error()));
+        }
+        kind
     }
 
     fn elsewhere(&self, offset: u64, bytes: u64, len: usize) -> u64 {
@@ -232,13 +254,14 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.serve_write(self.strike(FaultOp::Write), offset, buf)
+        self.serve_write(self.strike_write(offset, buf.len()), offset, buf)
     }
 
     fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
         let mut served = 0;
         for (index, request) in writes.iter().enumerate() {
-            let Some(kind) = self.strike(FaultOp::Write) else { continue };
+            let len = request.parts.iter().map(|part| part.len()).sum();
+            let Some(kind) = self.strike_write(request.offset, len) else { continue };
             self.inner.write_many(&writes[served..index])?;
             self.serve_write(Some(kind), request.offset, &request.parts.concat())?;
             served = index + 1;
@@ -263,7 +286,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     fn write_durable(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        let written = self.strike(FaultOp::Write);
+        let written = self.strike_write(offset, buf.len());
         if written.is_none() && self.state.lock().faults.is_empty() {
             self.state.lock().seen[FaultOp::Flush as usize] += 1;
             return self.inner.write_durable(offset, buf);

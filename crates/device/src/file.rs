@@ -375,7 +375,7 @@ impl FileDevice {
             Err(error) => {
                 // Which of the two failed, the write or the flush within it, is not told.
                 *failed = true;
-                Err(error)
+                Err(of_flush(error))
             }
         }
     }

@@ -3,7 +3,10 @@
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
     AllocateMode, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Result, Session,
+    SetAttr,
 };
+use myriad_format::superblock::Superblock;
+use myriad_format::{FsBlock, Ino};
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::Devices;
 use myriad_trials::verdict::check_silent;
@@ -127,6 +130,49 @@ struct Trial {
 }
 
 const LOGGED: Trial = Trial { order: Order::Log, data_checksums: false, is_crowded: false };
+
+/// The host has room for the log, which is written in place, and for every block but one: a hole in the image, say. What keeps being changed in that block is
+/// logged, and cannot go home; the log's tail cannot pass it. Each fsync answered that all was well until the log was full, and that shut the
+/// volume down.
+#[test]
+fn a_block_for_which_there_is_no_room_is_told_of_before_the_log_is_full() {
+    let options = MkfsOptions { log_size: Some(1 << 20), ..MkfsOptions::default() };
+    let device = format(64 << 20, &options);
+    let fs = open(device.clone(), Order::Log);
+    let session = fs.session(Cred::root());
+    session.create("busy", 0o644).unwrap();
+    session.create("other", 0o644).unwrap();
+    fs.sync().unwrap();
+    let mut block = vec![0; 4096];
+    device.read(0, &mut block).unwrap();
+    let geometry = Superblock::decode(&block, FsBlock(0)).unwrap().geometry();
+    let at = geometry.locate(Ino(session.stat("busy").unwrap().ino)).unwrap().0.0 << geometry.block_bits;
+    device.fill(at..at + (1 << geometry.block_bits));
+    let mut refused = 0;
+    for i in 0..600 {
+        // Each also leaves a change that the open epoch makes before the next checkpoint.
+        session.set_attr("busy", SetAttr { mode: Some(0o600 + i % 64), ..SetAttr::default() }).unwrap();
+        let synced = fs.sync();
+        session.set_attr("busy", SetAttr { mode: Some(0o600 + (i + 1) % 64), ..SetAttr::default() }).unwrap();
+        if let Err(error) = synced {
+            assert!(matches!(error, Error::HostFull(_)), "{i}: {error}");
+            refused += 1;
+        }
+        assert!(fs.shut_down_reason().is_none(), "{i}: {:?}", fs.shut_down_reason());
+        if refused == 20 {
+            break;
+        }
+    }
+    assert_eq!(refused, 20, "the log goes round, and cannot");
+    device.clear();
+    fs.sync().unwrap();
+    let mode = session.stat("busy").unwrap().mode;
+    let after = open(crashed(&device), Order::Log);
+    assert_eq!(after.session(Cred::root()).stat("busy").unwrap().mode, mode);
+    drop(session);
+    fs.close().unwrap();
+    check_silent(&Devices::from(crashed(&device))).unwrap();
+}
 
 /// At each of a checkpoint's writes in turn the host has no room any more.
 fn full_at_each_write(trial: Trial) {

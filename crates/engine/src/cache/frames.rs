@@ -77,6 +77,11 @@ impl Cache {
         self.free_frames() > self.reserve
     }
 
+    /// Free frames that operations already inside the gate do not need.
+    pub fn spare_frames(&self) -> usize {
+        self.free_frames().saturating_sub(self.reserve)
+    }
+
     pub fn free_frames(&self) -> usize {
         self.state.lock().free_count()
     }

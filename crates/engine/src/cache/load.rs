@@ -36,10 +36,11 @@ impl Cache {
                 header::seal_at(bytes, &self.volume, block, applied.lsn.0);
                 // Before the overlay lets go: what was not what somebody took it for still is what the log says.
                 header::verify(bytes, kind, &self.volume, block)?;
-                // A reader never brings it home: there the overlay stays, and the frame may be evicted and filled again.
-                if !self.read_only {
+                let header = self.arena.header(index);
+                // A reader never brings it home: there the overlay stays, and the frame may be evicted and filled again. And a block that was
+                // forgotten before its frame was filled: whoever forgot it looks for it there, to hold the log's tail until that lasts.
+                if !self.read_only && header.flags.load(Ordering::Acquire) & flag::DEAD == 0 {
                     overlay.remove(block);
-                    let header = self.arena.header(index);
                     header.unhomed.add_logged(applied.mask, applied.lsn);
                     header.flags.fetch_or(flag::AWAY, Ordering::Relaxed);
                     self.recovered.lock().push(index);
@@ -184,6 +185,33 @@ mod tests {
         drop(look);
     }
 
+    /// Without frames for it, what the log has stays in the overlay, and the volume is not taken for settled.
+    #[test]
+    fn without_frames_the_overlay_stays() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let volume = testing::volume(device.clone());
+        volume.write_superblock(state::IN_USE).unwrap();
+        for name in ["a", "b"] {
+            testing::new_file(&volume, name.as_bytes());
+            volume.commit_now().unwrap();
+        }
+        let volume = testing::open(Arc::new(device.clone_image()));
+        let cache = &volume.cache;
+        // A checkpoint itself looks at some blocks.
+        volume.commit_now().unwrap();
+        let logged = cache.overlay.read().blocks().count();
+        assert!(logged > 0);
+        let mut taken = Vec::new();
+        while cache.free_frames() > 4 {
+            taken.push(cache.take_private_inside().unwrap());
+        }
+        assert!(!volume.checkpointer.lock().settle(&volume).unwrap());
+        assert_eq!(cache.overlay.read().blocks().count(), logged);
+        taken.into_iter().for_each(|index| cache.drop_private(index));
+        assert!(volume.checkpointer.lock().settle(&volume).unwrap());
+        assert!(!cache.has_overlay());
+    }
+
     /// The checkpointer brought blocks into the cache that the log had changes for. Another thread freed one of them after its kind had been
     /// found out; then its home alone was read, which a crash had torn, and the volume was shut down.
     #[test]
@@ -213,6 +241,7 @@ mod tests {
         for seed in 0..100 {
             let volume = testing::open(Arc::new(crashed.clone_image()));
             let cache = &volume.cache;
+            let needed = std::sync::Mutex::new(Vec::new());
             let fetch = || {
                 let _look = volume.look();
                 for &block in &logged {
@@ -222,10 +251,18 @@ mod tests {
             let free = || {
                 let _look = volume.look();
                 for &block in &logged {
-                    cache.kill(block);
+                    needed.lock().unwrap().push(cache.kill(block));
                 }
             };
             schedule::run(schedule::Turns { seed, one_in: 1 }, vec![Box::new(fetch), Box::new(free)]);
+            // Whoever frees a block keeps its record until that lasts, or somebody else still does.
+            let _look = volume.look();
+            for (&block, needed) in logged.iter().zip(needed.into_inner().unwrap()) {
+                let is_held = |index| cache.arena.header(index).unhomed.is_any();
+                let is_kept =
+                    needed.is_some() || cache.overlay.read().contains(block) || cache.find(block).is_some_and(is_held);
+                assert!(is_kept, "seed {seed}: nothing keeps what the log has of {block:?}");
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ use warm::Warmer;
 use crate::counters::{Count, Counters};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, MutexGuard, Rank, RwLock};
+use crate::schedule;
 use myriad_device::{BlockDevice, BlockSet};
 use myriad_format::{BlockKind, FsBlock, Lsn};
 use myriad_log::Overlay;
@@ -250,7 +251,8 @@ impl Cache {
                 }
                 if flags & (flag::KIND | flag::DATA_DIRTY) == flag::DATA {
                     // Read as data by somebody who looked without a lock, from what the map had been. The device knows.
-                    self.kill(block);
+                    schedule::pause();
+                    self.kill_read_data(index, block);
                     continue;
                 }
                 if flags & flag::KIND != kind_code(kind) {
@@ -340,6 +342,19 @@ impl Cache {
                 return state;
             }
         }
+    }
+
+    /// Marks a frame as dead that holds file data of a block as it was read. Since the caller looked, the block may have got another frame, with
+    /// data that is not written yet or as metadata that is new: of that one nothing is touched.
+    fn kill_read_data(&self, index: u32, block: FsBlock) {
+        let bytes = self.arena.write(index);
+        let header = self.arena.header(index);
+        let asked = flag::KIND | flag::DATA_DIRTY | flag::PRIVATE;
+        if header.block.load(Ordering::Relaxed) == block.0 && header.flags.load(Ordering::Relaxed) & asked == flag::DATA
+        {
+            header.flags.fetch_or(flag::DEAD, Ordering::Release);
+        }
+        drop(bytes);
     }
 
     /// Marks the frame of a block as dead, if it has one. Returns the log position its unhomed changes need.

@@ -35,6 +35,38 @@ fn data_promised_to_a_commit_is_written_though_it_changes_again() {
     assert_eq!(flags() & flag::DATA_DIRTY, 0);
 }
 
+/// A thread that looked at an inode by an old number found its block in the cache as file data that had been read, and was about to take that out. Meanwhile
+/// another one wrote over the file, or the block became metadata anew: then this was taken out, and never written. An fsync of it said that all was well.
+#[test]
+#[cfg(debug_assertions)]
+fn an_old_look_takes_nothing_that_is_still_to_be_written() {
+    let block = FsBlock(100);
+    for seed in 0..200 {
+        for is_data in [true, false] {
+            let cache = cache();
+            cache.insert_data(block, &[1; 4096]);
+            let look = || {
+                let _inside = cache.gate.enter(0);
+                assert!(cache.get(block, BlockKind::Inode).is_err() || !is_data);
+            };
+            let change = || {
+                let _inside = cache.gate.enter(1);
+                schedule::pause();
+                if is_data {
+                    cache.publish(page(&cache, 2), block, false, 1);
+                } else {
+                    let frame = cache.create(block, BlockKind::Inode).unwrap();
+                    cache.arena.header(frame.index).flags.fetch_or(flag::FRESH | flag::LOADED, Ordering::Relaxed);
+                }
+            };
+            schedule::run(schedule::Turns { seed, one_in: 1 }, vec![Box::new(look), Box::new(change)]);
+            let found = cache.find(block).unwrap_or_else(|| panic!("seed {seed}: it is gone"));
+            let unwritten = if is_data { flag::DATA_DIRTY } else { flag::FRESH };
+            assert_ne!(cache.arena.header(found).flags.load(Ordering::Relaxed) & unwritten, 0, "seed {seed}");
+        }
+    }
+}
+
 /// Each page of a file written over again took new memory, until the cache had all that it may have.
 #[test]
 fn pages_written_over_again_lie_in_memory_used_before() {

@@ -524,12 +524,13 @@ pub(super) fn flush_pages(
             let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
             assert!(left.is_none(), "only files of few extents are emptied late");
         }
+        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
+        // Not before it is certain that these pages come into the inode.
         if is_last && data.size > 0 {
             file.note_content(volume.epoch.current(), data.emptied);
         } else if data.emptied {
             file.note_cut(true);
         }
-        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
         source.settle(&mut raw);
         if is_last {
             raw.size = U64::new(data.size);

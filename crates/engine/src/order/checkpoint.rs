@@ -242,7 +242,10 @@ impl Checkpointer {
             self.fetch_overlay(volume, u64::MAX)?;
             self.away.append(&mut volume.cache.take_recovered());
             self.write_home(volume, u64::MAX)?;
-            settled = self.is_settled() && volume.epoch.is_empty() && volume.soft.as_ref().is_none_or(Soft::is_clean);
+            settled = self.is_settled()
+                && volume.epoch.is_empty()
+                && !volume.cache.has_overlay()
+                && volume.soft.as_ref().is_none_or(Soft::is_clean);
             if settled {
                 break;
             }

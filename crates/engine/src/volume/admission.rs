@@ -34,6 +34,8 @@ const PLENTY: i64 = 16_384;
 /// On a volume with fragments: with fewer blocks than this to spare, one block is taken from a part wherever there is one, before a whole
 /// block is broken for it. More than all threads that look at the same time can break.
 const BREAKING_MIN: i64 = 1024;
+/// Checkpoints that one thread waits for while it wants space.
+const FIND_ROUNDS: usize = 1000;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
@@ -224,15 +226,22 @@ impl Volume {
         }
     }
 
-    /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come.
+    /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come. Others may take at once what comes; one
+    /// that never ends freeing and taking is not waited for without end.
     #[cold]
     fn find_space(&self, blocks: u64, share: Share) -> Result<()> {
-        loop {
+        for _ in 0..FIND_ROUNDS {
             let before = self.totals.ready_blocks.load(Ordering::Relaxed);
             self.commit_now()?;
-            self.checkpointer.lock().release_now(self)?;
+            let waiting = {
+                let mut checkpointer = self.checkpointer.lock();
+                let before = checkpointer.released_blocks();
+                checkpointer.release_now(self)?;
+                // Each time some of them, or none for lack of frames.
+                before > checkpointer.released_blocks() && checkpointer.released_blocks() > 0
+            };
             let after = self.totals.ready_blocks.load(Ordering::Relaxed);
-            if after <= before || self.spare_blocks(share) >= blocks as i64 {
+            if after <= before && !waiting || self.spare_blocks(share) >= blocks as i64 {
                 break;
             }
         }

@@ -25,7 +25,7 @@ use super::checkpointer::{Checkpointer, Pending};
 use super::epoch::{ClosedEpoch, join_neighbours};
 use crate::cache::{FrameHeader, flag};
 use crate::counters::Count;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::planted::{Bug, planted};
 use crate::types::Discard;
 use crate::volume::Volume;
@@ -64,6 +64,9 @@ impl Checkpointer {
     pub(super) fn retire_log_running(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
         let Some(log) = self.log.take() else { return Ok(()) };
         self.fetch_overlay(volume, u64::MAX)?;
+        if volume.cache.has_overlay() {
+            return Err(Errno::NOMEM.into());
+        }
         self.away.append(&mut volume.cache.take_recovered());
         self.write_home(volume, u64::MAX)?;
         volume.device_flush()?;
@@ -75,6 +78,7 @@ impl Checkpointer {
     pub(super) fn run_log(&mut self, volume: &Volume) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
         self.away.append(&mut volume.cache.take_recovered());
+        self.write_hot_again(volume)?;
         self.make_log_room(volume)?;
         self.release(volume)?;
         volume.release_empty_chunks()?;
@@ -139,8 +143,8 @@ impl Checkpointer {
         self.move_tail(volume);
         // Not flushed yet, so only the next checkpoint moves the tail past them.
         match self.write_hot(volume) {
-            // They hold the tail, and go home when there is room. These copies will be old by then.
-            Err(Error::HostFull(_)) => self.hot.clear(),
+            // They hold the tail, and the next checkpoint begins with them.
+            Err(Error::HostFull(_)) => {}
             written => written?,
         }
         self.expect_home(volume);
@@ -234,15 +238,19 @@ impl Checkpointer {
         let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
         let crowded = self.is_crowded(volume);
         // What one checkpoint may take is half the ring in whole units; there is never room for more.
-        self.home_before = match (crowded, room < log.checkpoint_max()) {
+        let is_short = room < log.checkpoint_max();
+        let old = head.saturating_sub(capacity / 4);
+        self.home_before = match (crowded, is_short) {
             (true, _) => u64::MAX,
-            (false, true) => head.saturating_sub(capacity / 4),
+            (false, true) => old,
             (false, false) => 0,
         };
         if self.home_before > 0 {
-            if !crowded {
-                self.fetch_overlay(volume, self.home_before)?;
-            }
+            self.write_home(volume, self.home_before)?;
+        }
+        // After that: what is home by now can give way to it.
+        if is_short && volume.cache.has_overlay() {
+            self.fetch_overlay(volume, old)?;
             self.write_home(volume, self.home_before)?;
         }
         // The commit that follows flushes these home writes, and only the next one may use the room they make. When
@@ -259,8 +267,11 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads blocks that only the log knows from before `before`, so that they can be written home.
+    /// Reads blocks that only the log knows from before `before`, so that they can be written home: those for which there are frames. The
+    /// others stay in the overlay, which holds the log's tail.
     pub(super) fn fetch_overlay(&mut self, volume: &Volume, before: u64) -> Result<()> {
+        /// Blocks read at a time.
+        const BATCH: usize = 256;
         if !volume.cache.has_overlay() {
             return Ok(());
         }
@@ -269,21 +280,38 @@ impl Checkpointer {
             overlay.blocks().filter(|(_, lsn)| lsn.0 < before).map(|(block, _)| block.0).collect()
         };
         blocks.sort_unstable();
-        for batch in blocks.chunks(256) {
-            // Not what makes checkpoints when it finds nothing to evict: this is one.
-            volume.cache.sweep(false);
+        let mut rest = &blocks[..];
+        while !rest.is_empty() {
+            let batch;
+            (batch, rest) = rest.split_at(self.frames_to_fetch(volume)?.min(BATCH).min(rest.len()));
             let look = super::Look::enter(volume);
-            for &block in batch {
-                volume.cache.fetch_recovered(FsBlock(block))?;
-            }
+            let fetched = batch.iter().try_for_each(|&block| volume.cache.fetch_recovered(FsBlock(block)));
             drop(look);
             self.away.append(&mut volume.cache.take_recovered());
-            if self.is_crowded(volume) {
-                self.write_home(volume, u64::MAX)?;
+            match fetched {
+                // Others were faster.
+                Err(Error::Refused(Errno::NOMEM)) => break,
+                Ok(()) if batch.is_empty() => break,
+                fetched => fetched?,
             }
         }
         volume.cache.overlay_done();
         Ok(())
+    }
+
+    /// How many frames what is fetched may take: those that operations inside the gate do not need, or where there are none, a few of
+    /// theirs, which are free again before the next are taken. Where frames are few, or many of them away, what can be written home is, and gives way.
+    fn frames_to_fetch(&mut self, volume: &Volume) -> Result<usize> {
+        // Not what makes checkpoints when it finds nothing to evict: this is one.
+        volume.cache.sweep(false);
+        if volume.cache.spare_frames() == 0 || self.is_crowded(volume) {
+            self.write_home(volume, u64::MAX)?;
+            volume.cache.sweep(false);
+        }
+        match volume.cache.spare_frames() {
+            0 => Ok(volume.cache.free_frames() / 8),
+            spare => Ok(spare),
+        }
     }
 
     /// Writes home the blocks whose logged changes are older than `before` and that the open epoch has not touched.
@@ -347,6 +375,23 @@ impl Checkpointer {
         }
         self.hot.clear();
         Ok(())
+    }
+
+    /// Blocks for which the host had no room when the last checkpoint wanted to bring them home. Their copies are what that one made durable, and
+    /// no other epoch has been closed since. Where the log is about to be full, the host must take them first: its tail cannot pass them.
+    fn write_hot_again(&mut self, volume: &Volume) -> Result<()> {
+        match self.write_hot(volume) {
+            Err(Error::HostFull(source)) => {
+                let log = self.log.as_ref().expect("order log has a log");
+                if log.room() < log.capacity() / 3 {
+                    return Err(Error::HostFull(source));
+                }
+                // The next checkpoint that wants room copies them anew.
+                self.hot.clear();
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// What images are sealed with.
