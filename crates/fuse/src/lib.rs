@@ -75,7 +75,7 @@ pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, 
     let Connection { mount_point, kind, transport, notifier, agreement } = connection;
     let service = VolumeService::new(fs, &options, agreement, notifier, kind, transport.name());
     service.recorder().set_log(log);
-    service.set_device(mount_point.device().ok());
+    service.set_mount(mount_point.entry().ok());
     let shared = Shared { service, mount_point, end: Mutex::default() };
     Ok(Mount { handle: Handle { shared: Arc::new(shared) }, transport: Some(transport) })
 }
@@ -246,6 +246,11 @@ impl Handle {
         self.shared.mount_point.device()
     }
 
+    /// The mount as the kernel had it when it was made; an error as for [`Handle::device`].
+    pub fn entry(&self) -> io::Result<&mounts::Entry> {
+        self.shared.mount_point.entry()
+    }
+
     /// As what the kernel has it.
     pub fn kind(&self) -> &Kind {
         self.shared.service.kind()
@@ -273,7 +278,8 @@ impl Handle {
     /// Looks how the kernel has the mount: after a remount, what it leaves to the server (`sync`) may have changed, and what
     /// was written before it became read-only is to be durable.
     pub fn remounted(&self) -> io::Result<()> {
-        if let Some(mount) = mounts::with_device(self.device()?)? {
+        let mount = self.entry()?;
+        if let Some(mount) = mounts::of(&mount.device, &mount.source)? {
             self.shared.service.remounted(&mount);
         }
         Ok(())

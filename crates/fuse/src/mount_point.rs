@@ -4,7 +4,7 @@ use crate::block::{self, Parameter};
 use crate::error::MountError;
 use crate::helper::{HELPER, MOUNT_TABLE};
 use crate::kind::{Kind, KindChoice};
-use crate::mounts::{Entry, FS_TYPE, mounted_at, with_device};
+use crate::mounts::{self, Entry, FS_TYPE, mounted_at};
 use crate::negotiate::REQUEST_MAX;
 use crate::options::Options;
 use crate::transport::Device;
@@ -92,7 +92,8 @@ impl MountPoint {
         self.entry().map(|entry| &*entry.device)
     }
 
-    fn entry(&self) -> io::Result<&Entry> {
+    /// As the kernel had the mount when it was made.
+    pub fn entry(&self) -> io::Result<&Entry> {
         match &self.entry {
             Ok(Some(entry)) => Ok(entry),
             Ok(None) => Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was served")),
@@ -120,10 +121,10 @@ impl MountPoint {
         if self.has_ended.load(Ordering::Relaxed) {
             return Err(Errno::INVAL.into());
         }
-        let is_there = mounted_at(&self.path)?.is_some_and(|mount| mount.device == entry.device);
+        let is_there =
+            mounted_at(&self.path)?.is_some_and(|mount| mount.device == entry.device && mount.source == entry.source);
         // If not, a directory above it may have another name by now.
-        let moved = if is_there { None } else { with_device(&entry.device)? };
-        let moved = moved.filter(|mount| mount.source == entry.source);
+        let moved = if is_there { None } else { mounts::of(&entry.device, &entry.source)? };
         if !is_there && moved.is_none() {
             return Err(Errno::INVAL.into());
         }

@@ -197,7 +197,9 @@ fn a_program_that_only_talks_is_found_out() {
             continue;
         }
         let refused = Target::new().refusal(tool, &script);
-        let found_out = refused.contains("did not do what it was asked") || refused.contains("looking at");
+        // The last where the host does not tell a user what a program has written.
+        let ways = ["did not do what it was asked", "looking at", "nothing says that it did what it was asked"];
+        let found_out = ways.iter().any(|way| refused.contains(way));
         assert!(found_out, "{}: {refused}", tool.name());
     }
 }

@@ -106,14 +106,15 @@ pub fn run(job: Job) -> Result<()> {
             }
         }
     });
-    let device_number =
-        handle.device().map_err(|error| Failure::new(image_name(&mount_point), error.to_string(), "mount it again"))?;
+    let made =
+        handle.entry().map_err(|error| Failure::new(image_name(&mount_point), error.to_string(), "mount it again"))?;
     let status = Status {
         pid: std::process::id(),
         image: image.clone(),
         offset: settings.offset,
         mount_point: mount_point.clone(),
-        device: device_number.to_owned(),
+        device: made.device.clone(),
+        source: made.source.clone(),
         read_only: info.read_only,
     };
     let about = status.clone();
@@ -126,7 +127,7 @@ pub fn run(job: Job) -> Result<()> {
         .serve(Mounted { status, handle: handle.clone(), device: Arc::clone(&device), is_logging: settings.debug })
         .at("control")?;
     let kind = handle.kind().clone();
-    let (volume, device_number) = (handle.fs().clone(), device_number.to_owned());
+    let (volume, device_number) = (handle.fs().clone(), made.device.clone());
     unmount_on_signal(handle, &mount_point, Arc::clone(&log)).at("signals")?;
     if is_detached {
         detach::report_ready(|| {

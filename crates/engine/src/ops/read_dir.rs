@@ -12,9 +12,26 @@ use crate::types::{DirEntry, FileType, Node, Stat};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 
+/// Which names are listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those that do not count as gone.
+    Names,
+}
+
 impl Ops<'_> {
     /// Up to `max` entries after `cookie`, added to `out`. Nothing added means the end.
     pub fn read_dir(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
+        self.read_names(node, cookie, max, Which::Names, out)
+    }
+
+    /// As [`Self::read_dir`], with names that count as gone (`Volume::is_leftover`).
+    pub fn read_all_names(&self, node: Node, cookie: u64, max: usize, out: &mut Vec<DirEntry>) -> Result<()> {
+        self.read_names(node, cookie, max, Which::All, out)
+    }
+
+    fn read_names(&self, node: Node, cookie: u64, max: usize, which: Which, out: &mut Vec<DirEntry>) -> Result<()> {
         self.volume.counters.bump(Count::readdirs);
         let mut from = Some(cookie);
         let before = out.len();
@@ -25,7 +42,7 @@ impl Ops<'_> {
         {
             let look = self.volume.look();
             let _lock = self.volume.lock_shared(Ino(node.ino));
-            from = self.list(&look, node, cookie, max, out)?;
+            from = self.list(&look, node, cookie, max, which, out)?;
         }
         Ok(())
     }
@@ -39,7 +56,7 @@ impl Ops<'_> {
             let look = self.volume.look();
             let _lock = self.volume.lock_shared(Ino(node.ino));
             let mut entries = Vec::new();
-            from = self.list(&look, node, cookie, max, &mut entries)?;
+            from = self.list(&look, node, cookie, max, Which::Names, &mut entries)?;
             if !entries.is_empty() {
                 return Ok(self.with_stats(&look, node, entries));
             }
@@ -69,6 +86,7 @@ impl Ops<'_> {
         node: Node,
         cookie: u64,
         max: usize,
+        which: Which,
         out: &mut Vec<DirEntry>,
     ) -> Result<Option<u64>> {
         let ino = Ino(node.ino);
@@ -77,17 +95,19 @@ impl Ops<'_> {
             return Err(Errno::NOTDIR.into());
         }
         namei::check_access(look, self.cred, ino, &raw, perm::READ)?;
-        let end = out.len() + max;
-        dir::list(look, ino, &raw, cookie, &mut |entry| {
+        let before = out.len();
+        let next = dir::list(look, ino, &raw, cookie, &mut |entry| {
             let dir::Listed { name, ino, file_type, cookie } = entry;
             out.push(DirEntry { name: name.to_vec(), ino: ino.0, file_type, cookie });
-            out.len() < end
-        })
-        .inspect(|_| {
-            if self.volume.may_have_leftovers {
-                out.retain(|entry| entry.file_type != FileType::Directory || !self.is_left(look, node, entry));
-            }
-        })
+            out.len() < before + max
+        })?;
+        if which == Which::Names && self.volume.may_have_leftovers {
+            let last = out[before..].last().map(|entry| entry.cookie);
+            out.retain(|entry| entry.file_type != FileType::Directory || !self.is_left(look, node, entry));
+            // All that was listed counts as gone: that is not the end.
+            return Ok(if out.len() == before { next.or(last) } else { next });
+        }
+        Ok(next)
     }
 
     /// Whether a name of a directory is only left of a rename that power loss cut short (`Volume::is_leftover`). The directory that has

@@ -123,7 +123,7 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
     let mut stack = vec![(node, Vec::new(), 0)];
     while let Some((dir, name, cookie)) = stack.last_mut() {
         let mut entries = Vec::new();
-        match ops.read_dir(*dir, *cookie, 1, &mut entries) {
+        match ops.read_all_names(*dir, *cookie, 1, &mut entries) {
             Ok(()) => {}
             // It is a file, or has been removed.
             Err(Error::Refused(_) | Error::Corrupt(_)) => entries.clear(),

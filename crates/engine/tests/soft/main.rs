@@ -647,3 +647,38 @@ fn change_names(session: &Session, rng: &mut Rng) {
         assert!(matches!(done, Ok(()) | Err(Error::Refused(_))), "{done:?}");
     }
 }
+
+/// Names that a rename has left, one after the other, filled a batch of a listing by themselves: nothing of it was left to show, and that was taken for the end
+/// of the directory. A program that copied it left out what came behind, and said nothing.
+#[test]
+fn a_listing_does_not_end_where_second_names_are() {
+    each_second_name(|setup, state| {
+        let after = state.open(setup);
+        let made = ["one", "two"];
+        made.iter().for_each(|name| after.session.write(&format!("a/{name}"), b"content").unwrap());
+        assert!(!after.session.exists("a/x").unwrap());
+        after.fs.sync().unwrap();
+        let mut reader = setup.clone();
+        reader.options.read_only = true;
+        let beside = Volume::open(&reader, after.device.inner().clone_image());
+        for session in [&after.session, &beside.session] {
+            let dir = session.stat("a").unwrap().node();
+            let mut listed = [Vec::new(), Vec::new()];
+            let mut cookie = 0;
+            while let Some(entry) = session.read_dir_at(dir, cookie, 1).unwrap().pop() {
+                cookie = entry.cookie;
+                listed[0].push(entry.name);
+            }
+            cookie = 0;
+            while let Some((entry, stat)) = session.read_dir_plus_at(dir, cookie, 1).unwrap().pop() {
+                assert!(stat.is_some());
+                cookie = entry.cookie;
+                listed[1].push(entry.name);
+            }
+            for mut names in listed {
+                names.sort();
+                assert_eq!(names, made.map(|name| name.as_bytes().to_vec()), "{}", state.what);
+            }
+        }
+    });
+}

@@ -18,8 +18,8 @@ pub(super) struct Durable {
     changes: AtomicBool,
     /// The mount is read-only, and what was done before that is durable.
     settled: AtomicBool,
-    /// Major and minor number of the mount's device.
-    device: OnceLock<String>,
+    /// As the kernel had it when it was made.
+    mount: OnceLock<mounts::Entry>,
 }
 
 impl Durable {
@@ -28,7 +28,7 @@ impl Durable {
             names: AtomicBool::new(false),
             changes: AtomicBool::new(false),
             settled: AtomicBool::new(false),
-            device: OnceLock::new(),
+            mount: OnceLock::new(),
         };
         durable.set(words);
         durable
@@ -52,10 +52,10 @@ impl Durable {
 
 impl VolumeService {
     /// Which mount is served, if that could be found out.
-    pub fn set_device(&self, device: Option<&str>) {
-        if let Some(device) = device {
+    pub fn set_mount(&self, mount: Option<&mounts::Entry>) {
+        if let Some(mount) = mount {
             // Once, before it is served.
-            let _ = self.durable.device.set(device.to_owned());
+            let _ = self.durable.mount.set(mount.clone());
         }
     }
 
@@ -75,7 +75,8 @@ impl VolumeService {
         if header.uid != 0 {
             return Err(Errno::PERM);
         }
-        let mount = self.durable.device.get().and_then(|device| mounts::with_device(device).ok().flatten());
+        let mount = self.durable.mount.get();
+        let mount = mount.and_then(|mount| mounts::of(&mount.device, &mount.source).ok().flatten());
         let is_read_only = mount.is_some_and(|mount| mount.is_read_only());
         // Whoever cannot be asked how gets the most.
         let how = going_down(header.pid, args.arg).filter(|_| !is_read_only).unwrap_or(going::FLUSH_ALL);

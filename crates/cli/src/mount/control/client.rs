@@ -101,7 +101,7 @@ impl Daemon {
 
     /// Its mount, while the kernel has it.
     pub fn mount(&self) -> Result<Option<mounts::Entry>> {
-        mounts::with_device(&self.status.device).at("/proc/self/mountinfo")
+        mounts::of(&self.status.device, &self.status.source).at("/proc/self/mountinfo")
     }
 }
 
@@ -237,7 +237,7 @@ pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
         Some(mount) if !mount.is_ours() => {
             Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
         }
-        Some(mount) => match all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+        Some(mount) => match all()?.into_iter().find(|daemon| daemon.status.is_of(&mount)) {
             Some(daemon) => Ok(Some(daemon)),
             None => {
                 let what = "its daemon does not answer, or is not yours to ask";
@@ -251,7 +251,7 @@ fn mounted_on(directory: &Path) -> Result<Option<Daemon>> {
     let path = real_path(directory).at(image_name(directory))?;
     let mount = mounts::mounted_at(&path).at("/proc/self/mountinfo")?;
     let Some(mount) = mount.filter(mounts::Entry::is_ours) else { return Ok(None) };
-    match all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+    match all()?.into_iter().find(|daemon| daemon.status.is_of(&mount)) {
         Some(daemon) => Ok(Some(daemon)),
         None => {
             let what = format!("{} is mounted there by a process that is not found", image_name(&mount.source));

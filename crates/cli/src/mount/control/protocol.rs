@@ -8,6 +8,7 @@
 //! what it is.
 
 use crate::show::name::{hex, put};
+use myriad_fuse::mounts::Entry;
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
 use std::io::{BufRead, Read};
@@ -148,12 +149,19 @@ pub struct Status {
     /// Where in the image the volume begins.
     pub offset: u64,
     pub mount_point: PathBuf,
-    /// Device number of the mount, `major:minor`: no other mount has it.
+    /// Device number of the mount, `major:minor`: no other mount has it as long as this one is there.
     pub device: String,
+    /// How the kernel names what is mounted.
+    pub source: PathBuf,
     pub read_only: bool,
 }
 
 impl Status {
+    /// Whether it is the daemon of this mount. One that is still closing its volume may have had the mount's number before.
+    pub fn is_of(&self, mount: &Entry) -> bool {
+        self.device == mount.device && self.source == mount.source
+    }
+
     pub fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("pid".into(), self.pid.into());
@@ -161,6 +169,7 @@ impl Status {
         object.insert("offset".into(), self.offset.into());
         put(&mut object, "mount_point", self.mount_point.as_os_str().as_bytes());
         object.insert("device".into(), (&*self.device).into());
+        put(&mut object, "source", self.source.as_os_str().as_bytes());
         object.insert("read_only".into(), self.read_only.into());
         object.into()
     }
@@ -173,6 +182,7 @@ impl Status {
             offset: value.get("offset")?.as_u64()?,
             mount_point: path(value, "mount_point")?,
             device: value.get("device")?.as_str()?.to_owned(),
+            source: path(value, "source")?,
             read_only: value.get("read_only")?.as_bool()?,
         })
     }
@@ -213,6 +223,7 @@ mod tests {
                 offset: 512,
                 mount_point: "/mnt".into(),
                 device: "0:45".into(),
+                source: "/a.img".into(),
                 read_only: true,
             };
             assert_eq!(Status::parse(&status.json()), Some(status));

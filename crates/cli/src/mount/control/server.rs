@@ -45,7 +45,7 @@ impl Mounted {
     fn status(&self) -> Result<Value, String> {
         let mut status = self.status.json();
         status[IS_MOUNTED] =
-            mounts::with_device(&self.status.device).map_err(|error| error.to_string())?.is_some().into();
+            mounts::of(&self.status.device, &self.status.source).map_err(|error| error.to_string())?.is_some().into();
         Ok(status)
     }
 

@@ -116,8 +116,12 @@ fn shrink(
     }
 }
 
+/// Gives up blocks of a directory that was emptied, as many as are good for one transaction; true when it is done. If it has names again, the blocks without any
+/// get onto the list of blocks with room instead: those before `listed` are on it.
 pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, listed: &mut u32) -> Result<bool> {
     if raw.size.get() == 0 {
+        // Giving up takes them off the list.
+        *listed = 0;
         let is_done = give_up_part(txn, dir, raw)?;
         if is_done {
             dir::clear(txn, dir, raw)?;
