@@ -127,7 +127,7 @@ impl Checkpointer {
             if is_forced && is_empty && !is_clean {
                 // Nothing that this program does brings it here; what a damaged volume says of itself may.
                 let source = std::io::Error::other("changes wait for each other; run fsck");
-                return Err(Error::io("order of writes", 0, source));
+                return Err(Error::host("order of writes", source));
             }
             // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
             // make two entries wait for each other: then names may go before others last, as in FFS.
