@@ -85,7 +85,7 @@ pub(super) fn run_search(volume: &Volume) {
 
 /// Makes checkpoints when operations ask for them, and at least every commit interval.
 pub(super) fn run_background(volume: &Volume) {
-    // Without it nobody would write what others leave to it.
+    // If this thread panics, nobody makes checkpoints any more; so the volume shuts down.
     volume.unbroken(|| make_checkpoints(volume));
 }
 

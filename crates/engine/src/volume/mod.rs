@@ -245,6 +245,11 @@ impl Volume {
         })
     }
 
+    /// What the rounds of orders `sync` and `softdep` work on. Only for these orders: the others have none.
+    pub(crate) fn soft(&self) -> &Soft {
+        self.soft.as_ref().expect("an order that writes in rounds")
+    }
+
     /// Takes the totals from the superblock as recovered. Pending blocks are free, but not in any tree yet.
     pub fn load_totals(&self, superblock: &Superblock) {
         // A count beyond what there is room for is as wrong as any other wrong count, but must not overflow.
