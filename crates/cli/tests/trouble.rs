@@ -198,10 +198,10 @@ fn what_was_made_over_a_volume_is_not_repaired_unasked() {
     let found = place.line("fsck -n vol.img").expect(4, &[]);
     assert!(found.text().contains("a copy was used"), "{found:?}");
     // It used to send the user to `fsck -y`, which refuses.
-    let said = "but it holds an ext2, ext3 or ext4 file system; myriad fsck -y --force repairs";
+    let said = "but it holds an ext2, ext3 or ext4 file system; myriad fsck -y --force restores";
     assert!(found.err.contains(said) && !found.err.contains("run myriad fsck -y"), "{found:?}");
     for line in ["fsck -y vol.img", "fsck -p vol.img", "fsck -p --force vol.img"] {
-        place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force repairs"]);
+        place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force restores"]);
         assert!(start() == before, "{line}: nothing was changed");
     }
     place.line("fsck -y --force vol.img").expect(1, &["repaired"]);
