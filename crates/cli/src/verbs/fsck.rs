@@ -233,8 +233,7 @@ impl Command for Fsck {
             }
             let summary = match other.filter(|_| !report.repaired && report.finding_count > 0) {
                 Some(what) => {
-                    let next =
-                        "myriad fsck -y --force restores the old volume from its superblock copies and destroys what is here now";
+                    let next = "myriad fsck -y --force restores the old volume from its superblock copies and destroys what is here now";
                     format!("{}, but it holds {what}; {next}", count(report.finding_count, "finding"))
                 }
                 None if order.is_some() && !report.repaired && !report.is_sound() && report.is_usable() => {
