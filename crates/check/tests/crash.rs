@@ -9,6 +9,7 @@ use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, Record
 use myriad_format::superblock::state::IN_USE;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{FsBlock, log::ANCHOR_UNITS};
+use myriad_sim::rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use zerocopy::IntoBytes;
@@ -173,10 +174,7 @@ fn a_log_that_cannot_be_read_is_found_and_made_anew() {
 /// it, and what was not touched since the last sync is all there.
 #[test]
 fn any_mixture_of_old_and_new_sectors_is_repaired() {
-    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..160, |seed| {
-        let seed: u64 = seed.parse().expect("MYRIAD_SEED is a number");
-        seed..seed + 1
-    });
+    let seeds = rng::number("MYRIAD_SEED").map_or(0..160, |seed| seed..seed + 1);
     let shapes = [SHAPE, SMALL].map(|shape| Shape { log_blocks: 0, ..shape });
     let shapes: Vec<Shape> = shapes.into_iter().flat_map(Shape::every_record).collect();
     let states: Vec<(Sample, Sample)> =

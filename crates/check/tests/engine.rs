@@ -6,6 +6,7 @@ use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Ord
 use myriad_format::BlockKind;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use myriad_format::superblock::Superblock;
+use myriad_sim::rng::number;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,10 +124,7 @@ fn count_names(session: &Session, path: &str) -> u64 {
 }
 
 fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("MYRIAD_SEED") {
-        Ok(seed) => vec![seed.parse().expect("MYRIAD_SEED is a number")],
-        Err(_) => (1..=count).collect(),
-    }
+    number("MYRIAD_SEED").map_or_else(|| (1..=count).collect(), |seed| vec![seed])
 }
 
 #[test]

@@ -8,6 +8,7 @@ use myriad_device::{BlockDevice, MemoryDevice, Moment};
 use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::choices::PROFILES;
 use myriad_format::{BlockHeader, BlockKind};
+use myriad_sim::rng::{is_long, number};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -32,9 +33,8 @@ impl Random {
 
 /// The seeds to run, and how to run one again.
 fn seeds(count: u64) -> Vec<u64> {
-    let given = std::env::var("MYRIAD_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    let long = std::env::var_os("MYRIAD_LONG").is_some();
-    given.map_or_else(|| (1..=if long { 20 * count } else { count }).collect(), |seed| vec![seed])
+    let count = if is_long() { 20 * count } else { count };
+    number("MYRIAD_SEED").map_or_else(|| (1..=count).collect(), |seed| vec![seed])
 }
 
 struct Replay(&'static str, u64);

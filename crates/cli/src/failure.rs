@@ -159,10 +159,14 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::Refused(Errno::NOENT) if has_wildcards(place.as_bytes()) => (errno_text(Errno::NOENT), PATTERN_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
         Error::Io(failed) if is_refusal(&failed.source) => (host_error(&failed.source), host_next(&failed.source)),
-        Error::Io(failed) => (
-            format!("device {} at byte {}: {}", failed.op, failed.offset, host_error(&failed.source)),
-            "the device is failing or full: see the host's log, and copy the image while it can be read",
-        ),
+        Error::Io(failed) => {
+            let is_eio = failed.source.raw_os_error() == Some(Errno::IO.raw_os_error());
+            let next = match failed.offset {
+                None if !is_eio => host_next(&failed.source),
+                _ => "the device is failing or full: see the host's log, and copy the image while it can be read",
+            };
+            (format!("{}: {}", failed.task(), host_error(&failed.source)), next)
+        }
         Error::HostFull(source) => (
             format!("{HOST_FULL}: {}", host_error(&source)),
             "make room there and try again; what was synced is safe",
@@ -190,7 +194,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::InUse(holder) => {
             (in_use_text(&holder, &place), "wait until it is done with the volume (as --wait does), or unmount it")
         }
-        Error::Shutdown => (Error::Shutdown.to_string(), "see the host's log for the device's error"),
+        Error::Shutdown => (Error::Shutdown.to_string(), "myriad stats says why while it is mounted, the daemon's log afterwards"),
         Error::Closed => (Error::Closed.to_string(), "open the volume again"),
     };
     Failure::new(place, what, next).into()

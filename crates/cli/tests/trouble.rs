@@ -198,10 +198,10 @@ fn what_was_made_over_a_volume_is_not_repaired_unasked() {
     let found = place.line("fsck -n vol.img").expect(4, &[]);
     assert!(found.text().contains("a copy was used"), "{found:?}");
     // It used to send the user to `fsck -y`, which refuses.
-    let said = "but it holds an ext2, ext3 or ext4 file system; myriad fsck -y --force repairs";
+    let said = "but it holds an ext2, ext3 or ext4 file system; myriad fsck -y --force restores";
     assert!(found.err.contains(said) && !found.err.contains("run myriad fsck -y"), "{found:?}");
     for line in ["fsck -y vol.img", "fsck -p vol.img", "fsck -p --force vol.img"] {
-        place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force repairs"]);
+        place.line(line).expect(8, &["vol.img: holds an ext2, ext3 or ext4 file system", "-y --force restores"]);
         assert!(start() == before, "{line}: nothing was changed");
     }
     place.line("fsck -y --force vol.img").expect(1, &["repaired"]);
@@ -384,8 +384,32 @@ fn impossible_options() {
     let options = MkfsOptions { log_size: Some(0), order: Order::None, ..MkfsOptions::default() };
     Fs::format(&place.path("vol.img"), Some(VOLUME), &options).unwrap();
     place.change(|session| put(session, "/letter", b"dear all"));
-    place.line("rm --order log vol.img:/letter").expect(2, &["option --order"]);
+    let said = ["option --order", "this volume has no log; use order=none, or make it anew with a log"];
+    place.line("rm --order log vol.img:/letter").expect(2, &said);
     assert_letter(&place);
+}
+
+/// A verb that changes a volume takes each order that the volume has room for; two of them could not be asked for.
+#[test]
+fn a_verb_writes_in_any_order_that_the_volume_has_room_for() {
+    let place = Place::new();
+    place.line("mkfs --quiet --size 64M --profile ffs --log-size 0 vol.img").ok();
+    for order in ["none", "sync", "softdep", "log"] {
+        let line = place.line(&format!("mkdir --order {order} vol.img:/{order}"));
+        if order == "log" {
+            line.expect(2, &["use order=none or sync or softdep, or make it anew with a log"]);
+            continue;
+        }
+        line.ok();
+        let info = place.line("info --json vol.img").ok().json();
+        assert_eq!(info["order"], order, "{info}");
+    }
+    let help = place.line("import --help").ok();
+    for said in
+        ["none:", "any; after a crash fsck has to look", "softdep:", "soft updates: no block before what it depends on"]
+    {
+        assert!(help.text().contains(said), "{}", help.text());
+    }
 }
 
 /// A volume without a log whose writer was killed was changed further as if it were sound.

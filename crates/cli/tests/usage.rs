@@ -83,7 +83,11 @@ fn wrong_command_lines_are_refused() {
         ("find vol.img -size +k", 2, &["is not a size"]),
         ("find vol.img -mtime soon", 2, &["is not an age"]),
         ("find vol.img -exec rm", 2, &["find: -exec: the end of its command is missing"]),
-        ("rm -r vol.img:/x --order fast", 2, &["fast"]),
+        (
+            "rm -r vol.img:/x --order fast",
+            2,
+            &["`fast` is no choice of order; this build has: none, sync, softdep, log"],
+        ),
         ("completions tcsh", 2, &["tcsh"]),
         ("debug vol.img", 2, &["Usage"]),
         ("debug vol.img block x", 2, &["invalid digit"]),

@@ -166,11 +166,6 @@ impl PrefixCursor {
         self.reached.fork()
     }
 
-    /// The image with nothing but what was flushed before this point.
-    pub fn durable_image(&self) -> OverlayDevice {
-        self.durable.fork()
-    }
-
     /// The durable image and those unflushed events for which `keep` says true, in order. `keep` has one answer for
     /// each index of [`PrefixCursor::unflushed`]; where it ends early the rest is lost. The event of `torn` arrives in
     /// part, whatever `keep` says of it.

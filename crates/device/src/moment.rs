@@ -94,11 +94,6 @@ impl BeforeImages {
         self.kept.contains(&(part, block))
     }
 
-    /// Images kept.
-    pub fn image_count(&self) -> u64 {
-        self.images
-    }
-
     /// Keeps images of blocks that have none yet; `bytes` holds them one after the other. After an error the caller gives up.
     pub fn keep(&mut self, part: Part, blocks: &[u64], bytes: &[u8]) -> io::Result<()> {
         assert_eq!(bytes.len(), blocks.len() * self.block_size);
@@ -399,7 +394,7 @@ mod tests {
             log.write(number * BLOCK as u64, &block(77)).unwrap();
         }
         assert!(images.has(Part::Volume, 2) && !images.has(Part::Log, 2));
-        assert_eq!(images.image_count(), 3);
+        assert_eq!(images.images, 3);
         // Whole, from within one block to within another, and inside one.
         for (from, to) in [(0, 8 * BLOCK), (BLOCK + 100, 3 * BLOCK + 50), (2 * BLOCK + 8, 2 * BLOCK + 16)] {
             let mut seen = vec![0; to - from];
@@ -432,7 +427,7 @@ mod tests {
         }
         assert_eq!(moment.freed_since(99, 5).unwrap(), [100, 101, 102, 103]);
         assert_eq!(moment.freed_since(401, 9).unwrap(), [401]);
-        assert_eq!(images.image_count(), 1);
+        assert_eq!(images.images, 1);
         assert_eq!(images.note_freed([(5000, 1)]).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 

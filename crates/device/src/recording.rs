@@ -59,11 +59,6 @@ impl<D: BlockDevice> RecordingDevice<D> {
         &self.inner
     }
 
-    /// The device below, and the trace.
-    pub fn into_parts(self) -> (D, Vec<Event>) {
-        (self.inner, events(self.trace.into_inner()))
-    }
-
     /// Events since the start or the last [`RecordingDevice::take`]; the recording starts again from nothing.
     pub fn take(&self) -> Vec<Event> {
         events(std::mem::take(&mut self.trace.lock()))
@@ -189,10 +184,9 @@ mod tests {
         device.write_durable(7, b"e").unwrap();
         device.discard(0, 5).unwrap();
         assert_eq!(device.event_count(), 3);
-        let (inner, trace) = device.into_parts();
-        assert_eq!(trace, [write(7, b"e"), Event::Flush, Event::Discard { offset: 0, length: 5 }]);
+        assert_eq!(device.take(), [write(7, b"e"), Event::Flush, Event::Discard { offset: 0, length: 5 }]);
         let mut buf = [0; 8];
-        inner.read(0, &mut buf).unwrap();
+        device.inner().read(0, &mut buf).unwrap();
         assert_eq!(buf, *b"\0\0\0\0\0\0\0e");
     }
 }

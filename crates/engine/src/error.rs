@@ -24,13 +24,23 @@ pub struct DamagedData {
 
 /// A request that the device failed, or another thing of the host's that was needed.
 #[derive(Debug, thiserror::Error)]
-#[error("device {op} at byte {offset}: {source}")]
+#[error("{}: {source}", self.task())]
 pub struct IoError {
     /// What was being done: "read", say.
     pub op: &'static str,
-    /// Where on the device, in bytes; 0 where that says nothing.
-    pub offset: u64,
+    /// Where on the device, in bytes; `None` if it was at no one place there.
+    pub offset: Option<u64>,
     pub source: io::Error,
+}
+
+impl IoError {
+    /// What was being done, and where.
+    pub fn task(&self) -> String {
+        match self.offset {
+            Some(offset) => format!("device {} at byte {offset}", self.op),
+            None => self.op.to_owned(),
+        }
+    }
 }
 
 /// An image that is shorter than its volume, in bytes.
@@ -58,7 +68,7 @@ pub enum Error {
     /// The caller asked for something POSIX says to refuse.
     #[error("{0}")]
     Refused(Errno),
-    /// The device failed a request.
+    /// The device failed a request, or the host did not give what was needed.
     #[error(transparent)]
     Io(Box<IoError>),
     /// The host has no room for what is to be written: its file system, or a quota there, is full. The volume goes on, with
@@ -97,9 +107,10 @@ pub enum Error {
     /// The image cannot be opened or made: it is missing, say (ENOENT), or may not be read (EACCES).
     #[error("{0}")]
     Open(Box<OpenError>),
-    /// An earlier metadata write or sync failed; all changes are refused until the next mount.
+    /// An error or a panic in the middle of a change or in a checkpoint, or [`crate::Fs::shut_down`], has ended all changes until the
+    /// next opening. [`crate::Fs::shut_down_reason`] says which.
     #[error(
-        "the volume was shut down after an earlier device error; reads go on, changes are refused until it is opened again"
+        "the volume was shut down after an earlier error; reads go on, changes are refused until it is opened again"
     )]
     Shutdown,
     /// Somebody has closed the volume for all who have it.
@@ -113,9 +124,14 @@ pub enum Error {
 const _: () = assert!(size_of::<Result<()>>() <= 16);
 
 impl Error {
-    /// The device, or the host, failed at `op`, where on the device that was at byte `offset`.
+    /// The device failed at `op`, at byte `offset`.
     pub fn io(op: &'static str, offset: u64, source: io::Error) -> Self {
-        Self::Io(Box::new(IoError { op, offset, source }))
+        Self::Io(Box::new(IoError { op, offset: Some(offset), source }))
+    }
+
+    /// The host failed at `op`, or the device did so at no one place: `op` says all of what it was.
+    pub fn host(op: &'static str, source: io::Error) -> Self {
+        Self::Io(Box::new(IoError { op, offset: None, source }))
     }
 
     /// `option` cannot be honoured, for that reason.

@@ -412,5 +412,5 @@ pub(crate) fn make(
     }
     header::seal(&mut image, 0);
     device.write(0, &image).map_err(|source| Error::io("write", 0, source))?;
-    device.flush().map_err(|source| Error::io("flush", 0, source))
+    device.flush().map_err(|source| Error::host("device flush", source))
 }

@@ -49,7 +49,7 @@ fn key(dir: Ino, hash: u64) -> u64 {
 }
 
 impl NameCache {
-    /// A cache of about `names` names, 16 bytes each; 0: none. Beside them one in `absent_share` of as many may be a name that is not
+    /// A cache of about `names` names, 16 bytes each; 0: none. It has room for as many names divided by `absent_share` that are not
     /// there, 8 bytes each; 0: none.
     pub fn new(names: usize, absent_share: u64) -> std::io::Result<Self> {
         let entries = if names == 0 { 0 } else { names.next_power_of_two() };

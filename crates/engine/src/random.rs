@@ -21,7 +21,7 @@ pub(crate) fn ids(seed: Option<u64>) -> Result<[[u8; 16]; 3]> {
             let mut filled = 0;
             while filled < bytes.len() {
                 filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())
-                    .map_err(|errno| Error::io("random numbers", 0, errno.into()))?;
+                    .map_err(|errno| Error::host("random numbers", errno.into()))?;
             }
         }
     }

@@ -330,7 +330,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Not allocated and not reserved by delayed allocation.
     pub free_blocks: u64,
-    /// Of these, what one file can be given (`Session::allocate`, data to write): without the blocks held back for removals and for
+    /// Of these, what one file can be given ([`crate::File::allocate`], data to write): without the blocks held back for removals and for
     /// what the engine writes itself, and a thousandth for the nodes of the file's map.
     pub available_blocks: u64,
     /// Inodes in use.
@@ -541,7 +541,7 @@ pub struct MountOptions {
     pub dir_limit: Option<u64>,
     /// Whether the name cache is used.
     pub name_cache: bool,
-    /// One in so many names that it may remember may be one that is not there; 0: none. Rounded down to a power of two of names.
+    /// Size of its table of missing names: the table of known names divided by this, rounded down to a power of two; 0: none.
     pub name_cache_absent: u64,
     /// Hashes in memory over directories.
     pub dirhash: DirHash,

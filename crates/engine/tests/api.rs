@@ -225,6 +225,8 @@ fn errors_become_those_of_the_standard_library() {
     let error = io::Error::from(device);
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.source().is_some() && error.to_string().contains("read at byte 7"), "{error}");
+    let host = Error::host("random numbers", io::Error::other("none are left"));
+    assert_eq!(host.to_string(), "random numbers: none are left", "at no byte of the device");
 }
 
 /// Each handle says what it was opened for.

@@ -8,6 +8,7 @@ mod common;
 use common::{Mounted, mounted_with};
 use myriad_engine::{MkfsOptions, MountOptions};
 use myriad_fuse::Options;
+use myriad_sim::rng::is_long;
 use rustix::mount::UnmountFlags;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -727,7 +728,7 @@ for directory, names, files in os.walk('.'):
 #[test]
 fn drawn_calls_by_drawn_users_are_answered_as_on_ext4() {
     skip_without_python!();
-    let seeds = if std::env::var_os("MYRIAD_LONG").is_some() { 0..1000 } else { 0..4 };
+    let seeds = if is_long() { 0..1000 } else { 0..4 };
     let default = Options::default;
     for seed in seeds {
         for kind in ["guests", "users"] {

@@ -2,6 +2,7 @@
 
 use crate::setup::Devices;
 use myriad_check::{Options, Report, Totals, check};
+use myriad_engine::{AsPath, OpenOptions, Session};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 
@@ -23,6 +24,16 @@ pub fn check_usable(devices: &Devices) -> Result<(), String> {
     let report =
         check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
     usable(&report)
+}
+
+/// Makes a file `size` bytes long, which is no less than it has. What it gains must read as zeros; where the first byte is that does not.
+pub fn grow(session: &Session, path: &(impl AsPath + ?Sized), size: u64) -> myriad_engine::Result<Option<u64>> {
+    let file = session.open(path, OpenOptions::READ_WRITE)?;
+    let before = file.stat()?.size;
+    file.truncate(size)?;
+    let mut gained = vec![0xee; (size - before) as usize];
+    file.read_at(&mut gained, before)?;
+    Ok(gained.iter().position(|&byte| byte != 0).map(|at| before + at as u64))
 }
 
 /// As [`check_usable`]; and a check may repair what power loss has left. Whether there was anything.

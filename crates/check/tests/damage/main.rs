@@ -18,6 +18,7 @@ use common::{Image, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
 use myriad_format::choices::{Choices, Directory, Inodes, MYRIAD, Space};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
+use myriad_sim::rng;
 use std::collections::BTreeSet;
 
 fn look(image: &Image) -> Report {
@@ -324,10 +325,7 @@ fn a_sound_volume_is_not_written() {
 /// A hostile or broken image gives findings or an error: never a panic, never a hang. Repaired, it is sound.
 #[test]
 fn any_damage_is_survived_and_repaired() {
-    let seeds = std::env::var("MYRIAD_SEED").ok().map_or(0..300, |seed| {
-        let seed: u64 = seed.parse().expect("MYRIAD_SEED is a number");
-        seed..seed + 1
-    });
+    let seeds = rng::number("MYRIAD_SEED").map_or(0..300, |seed| seed..seed + 1);
     let tables = |shape: Shape| shape.with(Space::Bitmap, Inodes::Static);
     let images = [SHAPE, SMALL, tables(SHAPE), tables(SMALL), LINEAR, SLOTS, TREES].map(sample);
     let metadata: Vec<Vec<FsBlock>> = images.iter().map(|sample| metadata_blocks(&sample.image)).collect();

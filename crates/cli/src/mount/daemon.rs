@@ -147,6 +147,9 @@ pub fn run(job: Job) -> Result<()> {
         BackgroundCheck::begin(&volume, settings.background_check, &device_number, name.clone(), Arc::clone(&log));
     let served = mount.serve().map_err(|error| error.to_string());
     drop(background);
+    if let Some(why) = volume.shut_down_reason() {
+        log.error(&format!("{name}: was shut down: {why}"));
+    }
     match &served {
         Ok(()) => log.info(&format!("{name}: unmounted and closed")),
         Err(error) => log.error(&format!("{name}: {error}; the next mount recovers it")),

@@ -131,10 +131,10 @@ const GROUPS: &[Group] = &[
             valued("max_threads", "COUNT", "threads of the classic transport; without it by the processors", |s, v| {
                 set(&mut s.fuse.threads, count(v))
             }),
-            word("beside", "the daemon serves on the processor of who asks, the default where it may", |s, _| {
+            word("beside", "the daemon runs on the caller's processor, the default where it may", |s, _| {
                 put(&mut s.fuse.beside, true)
             }),
-            word("nobeside", "the daemon serves wherever the scheduler puts it", |s, _| put(&mut s.fuse.beside, false)),
+            word("nobeside", "the daemon runs wherever the scheduler puts it", |s, _| put(&mut s.fuse.beside, false)),
             valued(
                 "max_readahead",
                 "SIZE",

@@ -169,7 +169,7 @@ impl Command for Fsck {
         }
         let other = if superblock.is_none() { signatures::mark(&*volume) } else { None };
         if let Some(what) = other.filter(|_| is_repair && !(self.yes && self.force)) {
-            let next = "-y --force repairs what copies of a superblock say was here before, over what is here now";
+            let next = "-y --force restores the old volume from its superblock copies and destroys what is here now";
             return Err(Failure::new(name, format!("holds {what}"), next).into());
         }
         let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
@@ -233,8 +233,7 @@ impl Command for Fsck {
             }
             let summary = match other.filter(|_| !report.repaired && report.finding_count > 0) {
                 Some(what) => {
-                    let next =
-                        "myriad fsck -y --force repairs what copies of a superblock say was here before, over it";
+                    let next = "myriad fsck -y --force restores the old volume from its superblock copies and destroys what is here now";
                     format!("{}, but it holds {what}; {next}", count(report.finding_count, "finding"))
                 }
                 None if order.is_some() && !report.repaired && !report.is_sound() && report.is_usable() => {

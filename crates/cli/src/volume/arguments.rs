@@ -3,9 +3,11 @@
 use super::{Place, wait};
 use crate::failure::Failure;
 use crate::show::size;
-use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser, ValueParser};
+use clap::{Arg, Command, Error};
 use myriad_engine::{Discard, MountOptions, Order};
-use std::ffi::OsString;
+use myriad_format::choices;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// Options of verbs that read a volume.
@@ -30,28 +32,27 @@ pub struct ChangeArgs {
     #[command(flatten)]
     pub open: OpenArgs,
     /// Order of writes; without it the one the volume was last opened with
-    #[arg(long, value_enum, value_name = "ORDER", help_heading = "Opening the volume")]
-    pub order: Option<OrderName>,
+    #[arg(long, value_parser = OrderParser, value_name = "ORDER", help_heading = "Opening the volume")]
+    pub order: Option<Order>,
     /// Leave what becomes free in the image instead of giving it back to the host
     #[arg(long, help_heading = "Opening the volume")]
     pub no_discard: bool,
 }
 
-/// `myriad_engine::Order` by name.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderName {
-    /// No promise after a crash but that repair can make the volume consistent
-    None,
-    /// Write-ahead log: after a crash the names are as after some prefix of the operations
-    Log,
-}
+/// Parser of an order's name; the table of the format has the names, and the help of each.
+#[derive(Clone)]
+struct OrderParser;
 
-impl From<OrderName> for Order {
-    fn from(name: OrderName) -> Self {
-        match name {
-            OrderName::None => Self::None,
-            OrderName::Log => Self::Log,
-        }
+impl TypedValueParser for OrderParser {
+    type Value = Order;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<Order, Error> {
+        Order::parse.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let built = choices::Order::SEAM.choices.iter().filter(|choice| choice.is_built);
+        Some(Box::new(built.map(|choice| PossibleValue::new(choice.name).help(choice.about))))
     }
 }
 
@@ -68,7 +69,7 @@ impl OpenArgs {
 impl ChangeArgs {
     pub fn mount_options(&self) -> MountOptions {
         let discard = if self.no_discard { Discard::Never } else { Discard::Auto };
-        MountOptions { order: self.order.map(Order::from), discard, ..self.open.mount_options() }
+        MountOptions { order: self.order, discard, ..self.open.mount_options() }
     }
 }
 

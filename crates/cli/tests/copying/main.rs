@@ -13,6 +13,7 @@ mod trees;
 use common::mount::MountPlace;
 use common::{Answer, Place};
 use look::{Seen, look};
+use myriad_sim::rng::is_long;
 use rows::{ROWS, Row, SETUP};
 use std::io::Write;
 use std::process::Stdio;
@@ -109,7 +110,7 @@ fn cp_does_what_cp_does() {
 #[test]
 fn cp_does_what_cp_does_on_a_mounted_volume() {
     if MountPlace::with_volume(16 << 20).is_some() {
-        judge(true, if std::env::var_os("MYRIAD_LONG").is_some() { 1 } else { MOUNTED_SHARE });
+        judge(true, if is_long() { 1 } else { MOUNTED_SHARE });
     }
 }
 

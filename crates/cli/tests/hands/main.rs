@@ -12,6 +12,7 @@ mod rows;
 use bench::{Bench, Ran, Seen, Tree, words};
 use common::Place;
 use kinds::{Kind, Lands, shown};
+use myriad_sim::rng::is_long;
 use rows::{Content, ROWS, Row, THE_REST};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -47,7 +48,7 @@ fn wrong_operands_cost_nothing_where_not_all_may_be_read() {
 }
 
 fn judge(user: Option<u32>) {
-    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let is_long = is_long();
     let only = std::env::var("MYRIAD_HANDS").ok();
     let bench = Bench::new(user);
     let kinds = kinds::all(bench.has_hosts());

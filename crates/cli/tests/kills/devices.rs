@@ -6,7 +6,8 @@ use crate::common::mount::{MountPlace, wait_until};
 use crate::common::{PROGRAM, answer};
 use crate::ledger::{Ledger, Promise, hash};
 use crate::programs::Random;
-use crate::{Series, Total, able_programs, number};
+use crate::{Series, Total, able_programs};
+use myriad_sim::rng::{is_long, number};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -195,7 +196,7 @@ impl Drop for Ext4 {
 /// The host's file system goes away under the image while programs work, as if its disk had been pulled out; then it is back.
 #[test]
 fn a_host_that_fails_under_programs() {
-    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let is_long = is_long();
     let count = if is_long { 20 } else { 3 };
     let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
     println!("replay: MYRIAD_SEED={seed} cargo test -p myriad --test kills fails_under -- --nocapture");

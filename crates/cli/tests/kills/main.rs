@@ -18,6 +18,7 @@ mod sqlite;
 
 use common::mount::{MountPlace, Signal, is_alive, kill, wait_until};
 use ledger::Ledger;
+use myriad_sim::rng::{is_long, number};
 use programs::{Job, PROGRAMS, Program, Random};
 use std::fs;
 use std::path::Path;
@@ -30,14 +31,9 @@ const VOLUME: u64 = 1 << 30;
 /// After so many kills a volume is old enough; the next ones get a new one.
 const KILLS_A_VOLUME: u64 = 10;
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}: {text} is no number")))
-}
-
 #[test]
 fn what_was_synced_survives_every_kill() {
-    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
+    let is_long = is_long();
     let count = number("MYRIAD_KILLS").unwrap_or(if is_long { 100 } else { 5 });
     let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
     println!("replay: MYRIAD_SEED={seed} MYRIAD_KILLS={count} cargo test -p myriad --test kills -- --nocapture");

@@ -154,7 +154,7 @@ impl Cache {
     ) -> Result<Self> {
         let per_frame = (1_u64 << block_bits) + 64 + 24;
         let frames = (cache_size / per_frame).clamp(1024, u64::from(u32::MAX) / 2) as usize;
-        let no_memory = |source| Error::io("memory for the cache", 0, source);
+        let no_memory = |source| Error::host("memory for the cache", source);
         let arena = Arena::new(frames, block_bits).map_err(no_memory)?;
         let table_len = (frames * 2).next_power_of_two();
         Ok(Self {

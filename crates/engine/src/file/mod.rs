@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Invariants
-//!   1. While `FileData::ahead` is set, size and times in memory are the file's; the inode gets them at the flush.
+//!   1. While `OpenFile::ahead` is set, size and times in memory are the file's; the inode gets them at the flush.
 //!   2. A dirty page has the promise of one block, or its block is mapped already and stays where it is. All dirty pages together have
 //!      promises for all nodes of the file's map that their flush may need.
 //!   3. After a crash, the bytes past the end of the file in its last block may be anything. An operation that makes the file longer writes zeros

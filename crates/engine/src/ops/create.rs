@@ -167,7 +167,7 @@ impl Ops<'_> {
             let mut raw = blank(self.volume.now(), &owner, &new);
             raw.nlink = U32::new(0);
             finish_inode(txn, ino, &mut raw, &owner, &[])?;
-            // Open first: who finds it in the list and nobody who has it open frees it.
+            // Open it first: a thread that finds it on the orphan list and sees no handle frees it.
             let file = self.volume.files.open(ino, raw.generation.get());
             self.volume.orphans.note(ino, Reason::Nameless);
             Ok(file)

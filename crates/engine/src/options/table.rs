@@ -412,7 +412,7 @@ pub static TABLE: [Row; 45] = [
         name: "namecache_absent",
         values: Values::Number { least: 0, most: u32::MAX as u64 },
         when: When::Mount,
-        about: "beside the names that are remembered, one in so many may be a name that was looked up and is not there; 0: none",
+        about: "size of the table of missing names: the table of known names divided by this; 0: none",
         source: "Dowse and Malone 2002, 3.1",
         unset: "",
         words: &[],

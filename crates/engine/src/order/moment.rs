@@ -109,7 +109,7 @@ impl Drop for HeldMoment {
 impl Checkpointer {
     /// Begins a moment, right after a commit.
     fn hold(&mut self, volume: &Volume, file: &File) -> Result<()> {
-        let failed = |source| Error::io("before-images", 0, source);
+        let failed = |source| Error::host("before-images", source);
         let log = self.log.as_ref().expect("order log has a log");
         let block_size = volume.cache.block_size();
         let mut images = BeforeImages::new(file.try_clone().map_err(failed)?, block_size).map_err(failed)?;
@@ -138,7 +138,7 @@ impl Checkpointer {
 
     /// As [`Self::hold`], under orders `softdep` and `sync`.
     fn hold_soft(&mut self, volume: &Volume, file: &File) -> Result<()> {
-        let failed = |source| Error::io("before-images", 0, source);
+        let failed = |source| Error::host("before-images", source);
         let file = file.try_clone().map_err(failed)?;
         self.to_hold = Some(BeforeImages::new(file, volume.cache.block_size()).map_err(failed)?);
         let held = (0..SOFT_COMMITS).try_for_each(|_| if self.held.is_some() { Ok(()) } else { self.run(volume) });

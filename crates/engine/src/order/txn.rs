@@ -4,7 +4,7 @@ use super::log::cost::Cost;
 use crate::cache::{Closed, Entered, Frame, FrameHeader, FrameWrite, flag, kind_code};
 use crate::counters::Count;
 use crate::edit::{Before, BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
-use crate::error::{Error, Result};
+use crate::error::Result;
 #[cfg(debug_assertions)]
 use crate::order::facts;
 use crate::order::soft::{AsOf, Freed, Soft};
@@ -509,7 +509,7 @@ impl Drop for Txn<'_> {
                 volume.shut_down(&PANICKED);
             } else if self.changed {
                 // An early return in the middle of a change.
-                volume.shut_down(&Error::Shutdown);
+                volume.shut_down(&"an operation ended with an error in the middle of a change");
             }
         }
         if let (Some(soft), Some(freed)) = (&volume.soft, self.given_up.take())

@@ -156,7 +156,7 @@ impl Fs {
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
         let opener = ProcessMark::new();
-        let opener = opener.map_err(|source| Error::io("memory for a mark", 0, source))?;
+        let opener = opener.map_err(|source| Error::host("memory for a mark", source))?;
         // Before the threads: if one cannot be started, this ends the others.
         let inner = Arc::new(Mounted {
             volume: Arc::new(volume),
@@ -220,8 +220,7 @@ impl Fs {
 
     /// Refuses all changes from now on, as after a device error; what was not synced is lost.
     pub fn shut_down(&self, reason: &str) {
-        let source = std::io::Error::other(reason.to_owned());
-        self.volume().shut_down(&Error::io("use", 0, source));
+        self.volume().shut_down(&reason);
     }
 
     /// Makes everything done so far durable: data, names, attributes.

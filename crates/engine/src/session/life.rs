@@ -75,7 +75,7 @@ impl Drop for Mounted {
 pub(super) fn spawn(name: &str, volume: &Arc<Volume>, run: fn(&Volume)) -> Result<JoinHandle<()>> {
     let volume = volume.clone();
     let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&volume));
-    thread.map_err(|source| Error::io("start a background thread", 0, source))
+    thread.map_err(|source| Error::host("start of a background thread", source))
 }
 
 /// Looks for second names of directories after a crash, beside those who use the volume. Where it fails, who needs that tries again and is told.
@@ -85,7 +85,7 @@ pub(super) fn run_search(volume: &Volume) {
 
 /// Makes checkpoints when operations ask for them, and at least every commit interval.
 pub(super) fn run_background(volume: &Volume) {
-    // Without it nobody would write what others leave to it.
+    // If this thread panics, nobody makes checkpoints any more; so the volume shuts down.
     volume.unbroken(|| make_checkpoints(volume));
 }
 

@@ -194,6 +194,7 @@ mod tests {
     use crate::volume::transact;
     use myriad_device::{AlignedBuf, BlockDevice, MemoryDevice};
     use myriad_format::AgBlock;
+    use myriad_sim::rng::is_long;
     use std::sync::Arc;
 
     /// A volume of so many of the smallest groups, all made.
@@ -221,7 +222,7 @@ mod tests {
     /// Each checkpoint took the lock of each group that was ever used, with the gate closed.
     #[test]
     fn a_checkpoint_looks_at_the_groups_that_have_something_for_it() {
-        let groups = if std::env::var_os("MYRIAD_LONG").is_some() { 16_000 } else { 600 };
+        let groups = if is_long() { 16_000 } else { 600 };
         let volume = many_groups(groups);
         let looked_at = || {
             let counts = volume.counters.snapshot();

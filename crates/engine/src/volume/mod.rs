@@ -215,7 +215,7 @@ impl Volume {
             usable_blocks: usable.saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
             names: NameCache::new(names_max, options.name_cache_absent)
-                .map_err(|source| Error::io("memory for the name cache", 0, source))?,
+                .map_err(|source| Error::host("memory for the name cache", source))?,
             dir_hints: crate::dir::hints::Hints::new(),
             dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
@@ -243,6 +243,11 @@ impl Volume {
             live: live::Live::new(&options, &superblock),
             superblock,
         })
+    }
+
+    /// What the rounds of orders `sync` and `softdep` work on. Only for these orders: the others have none.
+    pub(crate) fn soft(&self) -> &Soft {
+        self.soft.as_ref().expect("an order that writes in rounds")
     }
 
     /// Takes the totals from the superblock as recovered. Pending blocks are free, but not in any tree yet.
@@ -331,7 +336,10 @@ pub(crate) fn log_open_error(error: LogError) -> Error {
     match error {
         LogError::Corrupt(corrupt) => corrupt.into(),
         LogError::HostFull { source, .. } => Error::HostFull(source),
-        other => Error::io("log", 0, std::io::Error::other(other.to_string())),
+        LogError::Io { op: "read", offset, source } => Error::io("read of the log", offset, source),
+        LogError::Io { op: "flush", source, .. } => Error::host("device flush of the log", source),
+        LogError::Io { offset, source, .. } => Error::io("write to the log", offset, source),
+        other => Error::host("use of the log", std::io::Error::other(other.to_string())),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::order::soft::Delays;
 use crate::types::{MountOptions, Order};
 use myriad_device::{BlockDevice, OverlayDevice};
-use myriad_format::choices::Choices;
+use myriad_format::choices::{self, Choices};
 use myriad_format::exchange;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{Corrupt, FsBlock};
@@ -36,7 +36,11 @@ pub(super) fn check_opening(
     order.check(choices, superblock.geometry().has_checksums)?;
     Delays::check(options, order)?;
     if order == Order::Log && log.is_none() {
-        return Err(Error::bad_option("order", "this volume has no log; use order=none, or make it anew with a log"));
+        let built = choices::Order::SEAM.choices.iter().filter(|choice| choice.is_built);
+        let possible = built.filter(|choice| superblock.orders >> choice.code & 1 != 0);
+        let names: Vec<&str> = possible.map(|choice| choice.name).collect();
+        let reason = format!("this volume has no log; use order={}, or make it anew with a log", names.join(" or "));
+        return Err(Error::bad_option("order", reason));
     }
     if !options.read_only && superblock.needs_check(true) {
         return Err(Error::Unchecked);

@@ -1,4 +1,4 @@
-//! Whether directories of this volume may have a second name. On a volume of order `softdep`, a rename that a power loss cut short leaves the
+//! Whether directories of this volume may have a second name. On a volume of order `sync` or `softdep`, a rename that a power loss cut short leaves the
 //! directory under its old and its new name.
 //!
 //! A thread looks for such names after the opening (`ops/leftovers.rs`). Until it has looked at all directories, operations that could be led astray

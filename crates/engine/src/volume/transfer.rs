@@ -20,7 +20,7 @@ impl Volume {
     }
 
     pub fn device_flush(&self) -> Result<()> {
-        self.device.flush().map_err(|source| self.io_error("flush", 0, source))
+        self.device.flush().map_err(|source| Error::host("device flush", source))
     }
 
     pub fn write_requests(&self, requests: &[WriteRequest<'_>]) -> Result<()> {

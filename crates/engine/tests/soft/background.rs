@@ -7,7 +7,7 @@ use myriad_device::BlockDevice;
 use myriad_engine::{Error, Fs, GivenBack, HeldMoment, Keeper, Node, OpenOptions, RenameMode, Session};
 use myriad_format::BlockKind;
 use myriad_format::unit::UNIT_SIZE;
-use myriad_sim::rng::Rng;
+use myriad_sim::rng::{Rng, is_long, number};
 use myriad_trials::setup::Setup;
 use myriad_trials::verdict::check_usable;
 use std::collections::HashSet;
@@ -98,9 +98,7 @@ impl Keeper for Told {
 /// as one that has another name, and the file's space did not come back for as long as the kernel had memory to spare.
 #[test]
 fn all_that_a_crash_leaves_is_given_back_in_use() {
-    let is_long = std::env::var_os("MYRIAD_LONG").is_some();
-    let given = std::env::var("MYRIAD_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
-    let seeds = given.map_or(1..=if is_long { 100 } else { 6 }, |seed| seed..=seed);
+    let seeds = number("MYRIAD_SEED").map_or(1..=if is_long() { 100 } else { 6 }, |seed| seed..=seed);
     let mut all = GivenBack::default();
     for seed in seeds {
         println!("MYRIAD_SEED={seed} replays it");
@@ -109,7 +107,7 @@ fn all_that_a_crash_leaves_is_given_back_in_use() {
         let mut rng = Rng::new(seed);
         story(&volume.session, &mut rng, 60);
         let states = volume.states(|session| story(session, &mut Rng::new(seed + 100), 25));
-        let every = if is_long { 1 } else { states.len() / 60 + 1 };
+        let every = if is_long() { 1 } else { states.len() / 60 + 1 };
         for state in states.into_iter().step_by(every) {
             let given = after(&setup, &state, seed);
             all.blocks += given.blocks;

@@ -92,7 +92,8 @@ impl Meter {
     }
 
     /// What was asked since the recording began or was last taken; nothing if there is none.
-    pub fn take_trace(&self) -> Trace {
+    #[cfg(test)]
+    fn take_trace(&self) -> Trace {
         self.state().trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
 

@@ -5,6 +5,7 @@ use crate::sync::{Fences, set_fences};
 pub use loom::sync;
 pub use loom::thread;
 pub use loom::thread_local;
+use myriad_sim::rng::is_long;
 
 /// Threads that commit at the same time.
 pub const COMMITTERS: usize = 2;
@@ -15,7 +16,7 @@ pub const ROUNDS: u64 = 1;
 /// in a run, and once more in the long form. Without such a bound the larger models would take days, and most faults show with two or
 /// three.
 pub fn explore(preemptions: usize, model: fn()) {
-    let more = if std::env::var_os("MYRIAD_LONG").is_some() { 1 } else { 0 };
+    let more = if is_long() { 1 } else { 0 };
     for fences in [Fences::BeforeLoads, Fences::AfterStores] {
         set_fences(fences);
         let mut builder = loom::model::Builder::new();

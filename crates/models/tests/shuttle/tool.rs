@@ -1,5 +1,6 @@
 //! What the models ask of the tool.
 
+use myriad_sim::rng::is_long;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 pub use shuttle::sync;
 pub use shuttle::thread;
@@ -20,7 +21,7 @@ const SEED: u64 = 0x6d79_7269_6164;
 
 /// Runs `model` in many orders. The first number is for loom.
 pub fn explore(_: usize, model: fn()) {
-    let orders = if std::env::var_os("MYRIAD_LONG").is_some() { ORDERS_LONG } else { ORDERS };
+    let orders = if is_long() { ORDERS_LONG } else { ORDERS };
     run(RandomScheduler::new_from_seed(SEED, orders), model);
     run(PctScheduler::new_from_seed(SEED, CHANGES, orders), model);
 }

@@ -295,11 +295,6 @@ impl Model {
         }
     }
 
-    /// The same operations with these users instead of [`users`].
-    pub fn set_users(&mut self, users: Vec<Cred>) {
-        self.users = Arc::new(users);
-    }
-
     fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
         Arc::make_mut(self.inodes.get_mut(&ino).expect("the inode is in the map"))
     }

@@ -8,7 +8,7 @@ use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use crate::table::Promise;
-use crate::verdict::{check_silent, check_usable, mend_usable, repair};
+use crate::verdict::{check_silent, check_usable, grow, mend_usable, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
@@ -513,12 +513,8 @@ fn grow_in_last_blocks(setup: &Setup, engine: &Engine, tree: &[TreeEntry]) -> Re
     for entry in tree.iter().filter(|entry| entry.stat.kind == FileKind::File && entry.stat.flags == 0) {
         let (end, name) = (entry.stat.size.next_multiple_of(block), text(&entry.path));
         let say = |error: Error| format!("{name}: growing in its last block: {error}");
-        session.set_attr(&entry.path, SetAttr { size: Some(end), ..SetAttr::default() }).map_err(say)?;
-        let mut tail = vec![0; (end - entry.stat.size) as usize];
-        let file = session.open(&entry.path, OpenOptions { read: true, ..OpenOptions::default() }).map_err(say)?;
-        file.read_at(&mut tail, entry.stat.size).map_err(say)?;
-        if tail.iter().any(|&byte| byte != 0) {
-            return Err(format!("{name}: bytes behind its end were not zero"));
+        if let Some(at) = grow(&session, &entry.path, end).map_err(say)? {
+            return Err(format!("{name}: grown in its last block, byte {at} is not zero"));
         }
     }
     Ok(())
@@ -528,24 +524,19 @@ fn grow_in_last_blocks(setup: &Setup, engine: &Engine, tree: &[TreeEntry]) -> Re
 fn go_on(setup: &Setup, devices: &Devices, judge: fn(&Devices) -> Result<(), String>) -> Result<(), String> {
     const FILES: usize = 20;
     let mut engine = Engine::open(setup, devices.clone(), Way::Path).map_err(|error| error.to_string())?;
-    let (tree, before) = engine.found().map_err(|error| error.to_string())?;
+    let (tree, contents) = engine.found().map_err(|error| error.to_string())?;
     let session = engine.fs().session(Cred::root());
     let say = |error: myriad_engine::Error| format!("going on after recovery: {error}");
     // The generator may have made the root immutable.
     session.set_attr("/", SetAttr { flags: Some(0), ..SetAttr::default() }).map_err(say)?;
     for entry in tree.iter().filter(|entry| entry.stat.kind == FileKind::File && entry.stat.flags == 0) {
-        let longer = before[&entry.stat.ino].size() + 9000;
-        match session.set_attr(&entry.path, SetAttr { size: Some(longer), ..SetAttr::default() }) {
+        let longer = contents[&entry.stat.ino].size() + 9000;
+        match grow(&session, &entry.path, longer) {
+            Ok(None) => {}
+            Ok(Some(at)) => return Err(format!("{}: grown, byte {at} is not zero", text(&entry.path))),
             // The zeros in a last block that has a checksum go to a new block.
             Err(error) if setup.data_checksums && error.errno() == myriad_engine::Errno::NOSPC => {}
-            other => _ = other.map_err(say)?,
-        }
-    }
-    let (_, after) = engine.found().map_err(|error| error.to_string())?;
-    for (ino, content) in &before {
-        if after[ino].next_nonzero(content.size()).is_some() {
-            let entry = tree.iter().find(|entry| entry.stat.ino == *ino).expect("it is in the tree");
-            return Err(format!("{}: bytes beyond the old end are not zero", text(&entry.path)));
+            Err(error) => return Err(say(error)),
         }
     }
     let options = OpenOptions { write: true, create: true, mode: 0o600, ..OpenOptions::default() };

@@ -534,9 +534,7 @@ impl Rig {
             return Ok(noticed);
         }
         let sound = check_usable(&healthy);
-        repair(&healthy)?;
-        self.read(base, &healthy)?;
-        Ok(if !self.told && sound.is_err() { Outcome::Checker } else { noticed })
+        self.repair_and_read(base, &healthy, &sound, noticed)
     }
 
     /// A volume that promises no more than to be repairable.
@@ -549,8 +547,19 @@ impl Rig {
             }
             _ => {}
         }
-        repair(&healthy)?;
-        self.read(base, &healthy)?;
+        self.repair_and_read(base, &healthy, &sound, noticed)
+    }
+
+    /// Repaired, the volume can be read. If nobody had told of the damage before the check did, that is the outcome.
+    fn repair_and_read(
+        &self,
+        base: &Base,
+        devices: &Devices,
+        sound: &Result<(), String>,
+        noticed: Outcome,
+    ) -> Result<Outcome, String> {
+        repair(devices)?;
+        self.read(base, devices)?;
         Ok(if !self.told && sound.is_err() { Outcome::Checker } else { noticed })
     }
 

@@ -4,7 +4,7 @@ use super::script::BLOCKS_MAX;
 use super::{COMMON, Worker, text, with_room};
 use crate::setup::Devices;
 use crate::table::Promise;
-use crate::verdict::{check_silent, check_usable};
+use crate::verdict::{check_silent, check_usable, grow};
 use myriad_check as check;
 use myriad_engine::schedule;
 use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions};
@@ -88,21 +88,11 @@ impl Worker<'_> {
         let session = fs.session(Cred::root());
         let most = (BLOCKS_MAX + 1) * u64::from(self.table.setup.block_size);
         for path in self.files.iter().flatten().filter_map(|owned| owned.path.as_ref()) {
-            let told = |error: Error| format!("{path}: {error}");
-            let file = match session.open(path, OpenOptions::READ_WRITE) {
+            match grow(&session, path, most) {
                 // Its name was not synced.
-                Err(Error::Refused(Errno::NOENT)) => continue,
-                file => file.map_err(told)?,
-            };
-            let size = file.stat().map_err(told)?.size;
-            file.truncate(most).map_err(told)?;
-            let mut gained = vec![0xee; (most - size) as usize];
-            file.read_at(&mut gained, size).map_err(told)?;
-            if let Some(at) = gained.iter().position(|&byte| byte != 0) {
-                return Err(format!(
-                    "{path}: grown from {size} bytes to {most}, byte {} is not zero",
-                    size + at as u64
-                ));
+                Ok(None) | Err(Error::Refused(Errno::NOENT)) => {}
+                Ok(Some(at)) => return Err(format!("{path}: grown to {most} bytes, byte {at} is not zero")),
+                Err(error) => return Err(format!("{path}: {error}")),
             }
         }
         Ok(())

@@ -432,7 +432,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
         change.tell(|hashes, table| table.removed(hashes.home(name.hash), position, words, unit));
         match keeps_place {
             true => hashed::keep(&txn.look, dir, raw, name.tag(), unit, change)?,
-            // The entry before it, which gets its bytes, may be one that keeps them.
+            // The free bytes go to the entry before. Soft updates may still hold that entry, so its unit is charged anew.
             false => hashed::recharge(&txn.look, dir, raw, unit, change)?,
         }
         hashed::check(&txn.look, dir, raw, unit, change);

@@ -1,4 +1,4 @@
-//! What operations ask and do only because a volume is, or was, written in order `softdep`. With other orders each question is answered with
+//! What operations ask and do only because a volume is, or was, written in order `sync` or `softdep`. With other orders each question is answered with
 //! "no", at the cost of a look at a field.
 
 use super::Soft;

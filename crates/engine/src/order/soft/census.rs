@@ -138,7 +138,8 @@ pub(super) struct Unit<'a> {
 }
 
 impl Tally {
-    /// Adds a block: what of it has changed since what lasts, and what of that its image shows. Other units of it have not changed.
+    /// Adds a block: the facts between the device and memory (`found`), and between the device and the image (`shown`). Units that are not
+    /// among `units` have not changed.
     pub fn add<'a>(&mut self, kind: BlockKind, is_new: bool, units: impl Iterator<Item = Unit<'a>>) {
         if !facts::has_facts(kind) {
             return;

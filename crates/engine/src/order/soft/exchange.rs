@@ -73,7 +73,7 @@ impl Soft {
         self.shapes.load(Ordering::Acquire)
     }
 
-    /// The tree changes its shape. Those who do that do it one after the other.
+    /// The tree changes its shape. Callers hold the rename lock.
     pub fn reshaped(&self) {
         self.shapes.fetch_add(1, Ordering::AcqRel);
     }

@@ -15,7 +15,8 @@
 //! create      1 bits taken    2 inode                     3 entry
 //! append      1 bits, data    2 pointer
 //! unlink      1 entry gone    2 inode empty, or one link less          (then the slot and the blocks are given back)
-//! rename      1 one more link 2 new entry  3 (identity)  4 old entry gone  5 one link less
+//! rename      1 one more link 2 new entry                 3 old entry gone  4 one link less
+//!             1 one more link 2 new entry     3 identity  4 old entry gone  5 one link less         (of a directory)
 //! exchange    1 one more link 2 both entries, noted in the superblock meanwhile         3 one link less
 //! ```
 //!
@@ -30,7 +31,7 @@
 //! | freeblks, freefile | [`Freed`] |
 //! | freefrag | [`Freed`]: fragments that another run has taken the place of, or that were cut off |
 //!
-//! `census` counts them under their names.
+//! `census` counts them under their names, but for `freefrag`, which it counts as `freeblks`.
 //!
 //! What is freed (blocks, slots of inodes) waits until nothing that lasts points to it ([`Freed`]). A block of a directory or of pointers
 //! that is freed may still be pointed to: what its shadow said of its names and pointers stays as a *ghost* until it is given back.

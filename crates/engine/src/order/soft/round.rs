@@ -127,7 +127,7 @@ impl Checkpointer {
             if is_forced && is_empty && !is_clean {
                 // Nothing that this program does brings it here; what a damaged volume says of itself may.
                 let source = std::io::Error::other("changes wait for each other; run fsck");
-                return Err(Error::io("order of writes", 0, source));
+                return Err(Error::host("order of writes", source));
             }
             // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
             // make two entries wait for each other: then names may go before others last, as in FFS.
@@ -156,7 +156,7 @@ impl Checkpointer {
             self.round = Some(round);
             return written;
         }
-        let soft = volume.soft.as_ref().expect("order softdep");
+        let soft = volume.soft();
         soft.census.lock().written(&round.tally, round.is_partial);
         {
             let mut waiting = soft.data.lock();
@@ -216,7 +216,7 @@ impl Checkpointer {
 
     /// Gives back what was freed and nothing that lasts points to; whether there was anything. Outside the gate.
     fn give_back(&mut self, volume: &Volume) -> Result<bool> {
-        let soft = volume.soft.as_ref().expect("order softdep");
+        let soft = volume.soft();
         let ready = {
             let mut state = soft.state.lock();
             let all = std::mem::take(&mut state.freed);
@@ -287,7 +287,7 @@ impl Round {
 
 /// Makes the image of a block, if it has one in this round and was not freed since.
 fn push_image(volume: &Volume, images: &mut Images, block: u64) -> Result<()> {
-    let soft = volume.soft.as_ref().expect("order softdep");
+    let soft = volume.soft();
     let Some(frame) = soft.state.lock().shadows.get(&block).map(|shadow| shadow.frame) else { return Ok(()) };
     let bytes = volume.cache.arena.read(frame);
     if soft.is_spoiled.load(Ordering::Relaxed) {
@@ -316,7 +316,7 @@ fn begin_round(
         header.flags.fetch_and(!listed, Ordering::Relaxed);
         header.mask.store(0, Ordering::Relaxed);
     }
-    let soft = volume.soft.as_ref().expect("order softdep");
+    let soft = volume.soft();
     let mut state = std::mem::take(&mut *soft.state.lock());
     let gone: Vec<_> = state
         .freed
@@ -570,6 +570,6 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
         state.shadows.get(block).is_some_and(|shadow| is_there(*block, shadow))
             || state.ghosts.get(block).is_some_and(|ghost| ghost.points_to(&volume.geometry, |block| freed.has(block)))
     };
-    // A block of pointers that went with what it points to: who finds it, finds it by another one that the transaction changed.
+    // A freed block of pointers needs no look: another block that the same transaction changed pointed to it.
     !freed.from.iter().filter(|&&block| !freed.has(block)).any(may_find)
 }
