@@ -32,6 +32,7 @@ use ahead::{Neighbourhoods, Streams};
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, Place, ProcessMark, SharedBytes, Zeroed, prefetch};
 use directories::Directories;
 use frames::State;
+pub(crate) use frames::Sweep;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
 use warm::Warmer;
 

@@ -283,6 +283,7 @@ impl Checkpointer {
 mod tests {
     use super::super::log::{Home, home_of};
     use super::*;
+    use crate::cache::Sweep;
     use crate::error::Errno;
     use crate::volume::testing;
     use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
@@ -374,7 +375,7 @@ mod tests {
             assert!(matches!(home_of(header, block), Home::Write(_)));
             cache.kill(FsBlock(block));
             assert!(matches!(home_of(header, block), Home::Gone));
-            cache.sweep(true);
+            cache.sweep(Sweep::Everything);
             let pages: Vec<u32> = std::iter::from_fn(|| cache.take_private().filter(|&page| page != index)).collect();
             assert_eq!(header.flags.load(Ordering::Relaxed), flag::DATA | flag::PRIVATE);
             assert!(matches!(home_of(header, block), Home::Gone));

@@ -23,7 +23,7 @@ pub(super) mod forgotten;
 use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
 use super::checkpointer::{Checkpointer, Pending};
 use super::epoch::{ClosedEpoch, join_neighbours};
-use crate::cache::{FrameHeader, flag};
+use crate::cache::{FrameHeader, Sweep, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -271,7 +271,7 @@ impl Checkpointer {
         blocks.sort_unstable();
         for batch in blocks.chunks(256) {
             // Not what makes checkpoints when it finds nothing to evict: this is one.
-            volume.cache.sweep(false);
+            volume.cache.sweep(Sweep::ForRoom);
             let look = super::Look::enter(volume);
             for &block in batch {
                 volume.cache.fetch_recovered(FsBlock(block))?;

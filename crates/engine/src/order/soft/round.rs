@@ -22,7 +22,7 @@ use super::needs::Needs;
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
-use crate::cache::Closed;
+use crate::cache::{Closed, Sweep};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::Txn;
@@ -251,7 +251,7 @@ impl Checkpointer {
         }
         for batch in inodes.chunks(64) {
             if !volume.cache.has_room() {
-                volume.cache.sweep(false);
+                volume.cache.sweep(Sweep::ForRoom);
             }
             let mut txn = Txn::enter(volume);
             let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
