@@ -11,7 +11,7 @@
 //! every error of a flush, shuts the volume down.
 
 use super::Txn;
-use super::checkpointer::Checkpointer;
+use super::checkpointer::{Checkpointer, Homing};
 use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
@@ -159,7 +159,7 @@ impl Checkpointer {
                 // The log does not have its changes.
                 self.finish(volume)?;
             }
-            self.write_home(volume, u64::MAX)
+            self.write_home(volume, Homing::All)
         });
         judged(volume, result)
     }
@@ -239,9 +239,9 @@ impl Checkpointer {
         while rounds > 0 {
             let waiting = self.released.len();
             self.run(volume)?;
-            self.fetch_overlay(volume, u64::MAX)?;
+            self.fetch_overlay(volume, Homing::All)?;
             self.away.append(&mut volume.cache.take_recovered());
-            self.write_home(volume, u64::MAX)?;
+            self.write_home(volume, Homing::All)?;
             settled = self.is_settled() && volume.epoch.is_empty() && volume.soft.as_ref().is_none_or(Soft::is_clean);
             if settled {
                 break;

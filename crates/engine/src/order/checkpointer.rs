@@ -23,8 +23,8 @@ pub(crate) struct Checkpointer {
     pub(super) fresh: Images,
     /// Blocks that go home once their epoch is durable.
     pub(super) hot: Images,
-    /// Blocks whose logged changes are older than this position are to go home: there is little room in the log or the cache.
-    pub(super) home_before: u64,
+    /// Which blocks with logged changes are to go home, as there is little room in the log or the cache.
+    pub(super) homing: Homing,
     /// Through which file data and blocks that go home are written.
     pub(super) staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
@@ -47,6 +47,24 @@ pub(crate) struct Checkpointer {
     /// A committed state that somebody reads, and how many there were.
     pub(super) held: Option<Held>,
     pub(super) moments: u64,
+}
+
+/// Blocks that are to go home, by the log position from which their changes can be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Homing {
+    None,
+    Before(Lsn),
+    All,
+}
+
+impl Homing {
+    pub fn includes(self, lsn: Lsn) -> bool {
+        match self {
+            Self::None => false,
+            Self::Before(before) => lsn < before,
+            Self::All => true,
+        }
+    }
 }
 
 /// A closed epoch on its way to the device. It stays when the host has no room for a write of it, and is written again.
@@ -80,7 +98,7 @@ impl Checkpointer {
             away: Vec::new(),
             fresh: Images::new(block_size),
             hot: Images::new(block_size),
-            home_before: 0,
+            homing: Homing::None,
             staging: AlignedBuf::default(),
             released: pending,
             durable: 1,

@@ -21,7 +21,7 @@ pub(super) mod cost;
 pub(super) mod forgotten;
 
 use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
-use super::checkpointer::{Checkpointer, Pending};
+use super::checkpointer::{Checkpointer, Homing, Pending};
 use super::epoch::{ClosedEpoch, join_neighbours};
 use crate::cache::{FrameHeader, Sweep, flag};
 use crate::counters::Count;
@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 /// What is to be done about a frame that was seen to hold logged changes of a block.
 pub(super) enum Home {
     /// Write it, sealed with this LSN.
-    Write(u64),
+    Write(Lsn),
     /// The open epoch has changed it.
     Later,
     /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page, whose header
@@ -56,16 +56,16 @@ pub(super) fn home_of(header: &FrameHeader, block: u64) -> Home {
         Some(_) if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block => {
             Home::Later
         }
-        Some(lsn) => Home::Write(lsn.0),
+        Some(lsn) => Home::Write(lsn),
     }
 }
 
 impl Checkpointer {
     pub(super) fn retire_log_running(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
         let Some(log) = self.log.take() else { return Ok(()) };
-        self.fetch_overlay(volume, u64::MAX)?;
+        self.fetch_overlay(volume, Homing::All)?;
         self.away.append(&mut volume.cache.take_recovered());
-        self.write_home(volume, u64::MAX)?;
+        self.write_home(volume, Homing::All)?;
         volume.device_flush()?;
         myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
         self.settle(volume)?;
@@ -182,8 +182,8 @@ impl Checkpointer {
         let capacity = log.capacity();
         let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
         // A little of the next epoch's own length on top.
-        let before = if is_full_soon { log.head().0.saturating_sub(capacity / 4 - capacity / 16) } else { 0 };
-        volume.epoch.cost.expect_home(before);
+        let before = log.head().0.saturating_sub(capacity / 4 - capacity / 16);
+        volume.epoch.cost.expect_home(is_full_soon.then_some(Lsn(before)));
     }
 
     /// Whether the cache is full of blocks that are away.
@@ -215,7 +215,7 @@ impl Checkpointer {
             if mask == 0 {
                 continue;
             }
-            if header.unhomed.logged_from().is_some_and(|lsn| lsn.0 < self.home_before) {
+            if header.unhomed.logged_from().is_some_and(|lsn| self.homing.includes(lsn)) {
                 // It holds the log's tail, and operations touch it too often for it to go home in between.
                 self.hot.push(block.0, index, &bytes);
             }
@@ -234,16 +234,16 @@ impl Checkpointer {
         let (room, capacity, head) = (log.room(), log.capacity(), log.head().0);
         let crowded = self.is_crowded(volume);
         // What one checkpoint may take is half the ring in whole units; there is never room for more.
-        self.home_before = match (crowded, room < log.checkpoint_max()) {
-            (true, _) => u64::MAX,
-            (false, true) => head.saturating_sub(capacity / 4),
-            (false, false) => 0,
+        self.homing = match (crowded, room < log.checkpoint_max()) {
+            (true, _) => Homing::All,
+            (false, true) if head > capacity / 4 => Homing::Before(Lsn(head - capacity / 4)),
+            (false, _) => Homing::None,
         };
-        if self.home_before > 0 {
+        if self.homing != Homing::None {
             if !crowded {
-                self.fetch_overlay(volume, self.home_before)?;
+                self.fetch_overlay(volume, self.homing)?;
             }
-            self.write_home(volume, self.home_before)?;
+            self.write_home(volume, self.homing)?;
         }
         // The commit that follows flushes these home writes, and only the next one may use the room they make. When
         // that would be too late, flush and move the tail now.
@@ -259,14 +259,14 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads blocks that only the log knows from before `before`, so that they can be written home.
-    pub(super) fn fetch_overlay(&mut self, volume: &Volume, before: u64) -> Result<()> {
+    /// Reads the blocks that only the log knows and that are to go home.
+    pub(super) fn fetch_overlay(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         if !volume.cache.has_overlay() {
             return Ok(());
         }
         let mut blocks: Vec<u64> = {
             let overlay = volume.cache.overlay.read();
-            overlay.blocks().filter(|(_, lsn)| lsn.0 < before).map(|(block, _)| block.0).collect()
+            overlay.blocks().filter(|&(_, lsn)| homing.includes(lsn)).map(|(block, _)| block.0).collect()
         };
         blocks.sort_unstable();
         for batch in blocks.chunks(256) {
@@ -279,15 +279,15 @@ impl Checkpointer {
             drop(look);
             self.away.append(&mut volume.cache.take_recovered());
             if self.is_crowded(volume) {
-                self.write_home(volume, u64::MAX)?;
+                self.write_home(volume, Homing::All)?;
             }
         }
         volume.cache.overlay_done();
         Ok(())
     }
 
-    /// Writes home the blocks whose logged changes are older than `before` and that the open epoch has not touched.
-    pub(super) fn write_home(&mut self, volume: &Volume, before: u64) -> Result<()> {
+    /// Writes the blocks home that are to go there, but for those that the open epoch has changed.
+    pub(super) fn write_home(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         let cache = &volume.cache;
         let mut keep = Vec::with_capacity(self.away.len());
         let mut home: Vec<(u64, u32)> = Vec::new();
@@ -298,14 +298,14 @@ impl Checkpointer {
                 None => {
                     header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
                 }
-                Some(lsn) if lsn.0 < before => home.push((header.block.load(Ordering::Relaxed), index)),
+                Some(lsn) if homing.includes(lsn) => home.push((header.block.load(Ordering::Relaxed), index)),
                 Some(_) => keep.push(index),
             }
         }
         home.sort_unstable();
         home.dedup();
         let lsn_of = |block, index, header: &FrameHeader| match home_of(header, block) {
-            Home::Write(lsn) => Some(lsn),
+            Home::Write(lsn) => Some(lsn.0),
             Home::Later => {
                 keep.push(index);
                 None
