@@ -178,7 +178,7 @@ impl Volume {
             counters.clone(),
         )?;
         cache.bound_directories(options.dir_cache_limit());
-        let log_capacity = log.as_ref().map_or(u64::MAX / 2, Log::capacity);
+        let log_capacity = log.as_ref().map(Log::capacity);
         let checkpointer = Checkpointer::new(log, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
