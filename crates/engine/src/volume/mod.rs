@@ -292,12 +292,10 @@ impl Volume {
         log_open_error(error)
     }
 
-    /// Inodes that can be made while so many blocks are free.
-    pub(super) fn inodes_free(&self, free_blocks: u64) -> u64 {
-        match self.geometry.inodes_max() {
-            None => free_blocks * u64::from(self.geometry.slots_per_block() - 1),
-            Some(most) => most.saturating_sub(self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64),
-        }
+    /// Free inodes of all tables; `None` where inodes are made of blocks.
+    pub(super) fn table_inodes_free(&self) -> Option<u64> {
+        let used = self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64;
+        self.geometry.inodes_max().map(|most| most.saturating_sub(used))
     }
 
     pub fn statfs(&self) -> StatFs {
@@ -310,7 +308,7 @@ impl Volume {
             free_blocks: free,
             available_blocks: self.available_blocks(),
             inodes_used: self.totals.inodes_used.load(Ordering::Relaxed) as u64,
-            inodes_free: self.inodes_free(free),
+            inodes_free: self.table_inodes_free().unwrap_or(free * u64::from(self.geometry.slots_per_block() - 1)),
             directories: self.totals.directories.load(Ordering::Relaxed) as u64,
             name_max: myriad_format::dir::NAME_MAX as u32,
         }
