@@ -46,7 +46,7 @@ use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgNo, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
@@ -182,7 +182,6 @@ impl Volume {
         let checkpointer = Checkpointer::new(log, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
-        let usable: u64 = (0..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum();
         let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let hasher = NameHasher::new(superblock.hash_key);
@@ -212,7 +211,7 @@ impl Volume {
                 inodes_used: AtomicI64::new(0),
                 directories: AtomicI64::new(0),
             },
-            usable_blocks: usable.saturating_sub(for_log),
+            usable_blocks: geometry.usable_blocks().saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
             names: NameCache::new(names_max, options.name_cache_absent)
                 .map_err(|source| Error::io("memory for the name cache", 0, source))?,
