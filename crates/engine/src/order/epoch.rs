@@ -8,6 +8,7 @@ use super::log::cost::EpochCost;
 use super::log::forgotten::Forgotten;
 use crate::cache::Closed;
 use crate::locks::{Mutex, Rank};
+use crate::thread_slot::SLOTS;
 use myriad_format::FsBlock;
 use std::sync::atomic::AtomicU64;
 
@@ -37,7 +38,7 @@ pub(crate) struct Freed {
 impl OpenEpoch {
     pub fn new(granule_size: usize) -> Self {
         Self {
-            dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
+            dirty: (0..SLOTS).map(|_| Mutex::new(Vec::new())).collect(),
             freed: Mutex::new(Freed::default()),
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
