@@ -1,7 +1,7 @@
 //! Entries are added: into the inode's body, into the one block of a small directory, into blocks with room and the index.
 
 use super::entries::{self, Entries, Run};
-use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, run_of};
+use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, room_block, run_of};
 use super::{Room, entry_block, index, index_root, is_in_body, position_of, set_index_root};
 use crate::counters::Count;
 use crate::dir::hints::{Filled, Passed};
@@ -138,13 +138,12 @@ fn insert_in_blocks(
             Some(head) => head,
             None => txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?,
         };
-        if head == LIST_END || head == 0 || tried == ROOM_TRIES {
+        let Some(block) = room_block(head).filter(|_| tried < ROOM_TRIES) else {
             add_entry_block(txn, source, dir, raw, root)?;
             tried = 0;
             continue;
         }
         tried += 1;
-        let block = FileBlock(u64::from(head - 1));
         if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
             break position;
         }
