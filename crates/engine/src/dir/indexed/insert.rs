@@ -86,7 +86,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
     Fork::Inline.encode(raw);
     inode::change_body(txn, dir, raw, |edit, base, _| {
         let run = Run { base, used, capacity: used + size };
-        entries::insert(edit, &run, &entries::Fit { at: used, hole: 0 }, entry);
+        entries::insert(edit, &run, &entries::Fit { at: used, hole: None }, entry);
     })?;
     add_size(raw, size);
     Ok(Some(((ENTRIES_OFFSET + used) / 8) as u32))
@@ -142,7 +142,7 @@ fn insert_in_blocks(
             add_entry_block(txn, source, dir, raw, root)?;
             tried = 0;
             continue;
-        }
+        };
         tried += 1;
         if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
             break position;
@@ -197,7 +197,7 @@ fn insert_in_block(
         let Some(fit) = fit else { return Ok::<_, Error>(None) };
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
         let filled = Filled { used, live: live + taken };
-        if fit.hole > 0 {
+        if fit.hole.is_some() {
             last.pass(dir, at, fit.at, size, filled);
         }
         entries::set_filled(edit, filled);
