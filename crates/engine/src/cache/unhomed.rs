@@ -28,6 +28,7 @@ impl Unhomed {
         if before == 0 {
             self.since.store(lsn.0, Ordering::Relaxed);
         }
+        debug_assert!(self.since.load(Ordering::Relaxed) <= lsn.0, "logged in the order of the log");
         self.granules.store(before | granules, Ordering::Relaxed);
     }
 

@@ -328,7 +328,8 @@ impl OpenFiles {
             return None;
         }
         let file = shard.files.lock().remove(&ino.0);
-        if file.is_some() {
+        if let Some(file) = &file {
+            debug_assert_eq!(file.opens.load(Ordering::Acquire), 0, "nobody has open what is freed");
             shard.count.fetch_sub(1, Ordering::AcqRel);
         }
         file

@@ -34,6 +34,7 @@ impl Checkpointer {
         volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
         home.sort_unstable();
         let pending = Pending { number, freed, ordered, home, sealed: None, body_len: 0, has_unflushed: true };
+        debug_assert!(self.pending.is_none(), "no epoch closes before the last one is home");
         self.pending = Some(pending);
         self.finish_none(volume)
     }

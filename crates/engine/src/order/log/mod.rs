@@ -112,6 +112,7 @@ impl Checkpointer {
         let has_unflushed = !self.fresh.blocks.is_empty();
         let body_len = self.builder.body_len();
         let (home, sealed) = (Vec::new(), None);
+        debug_assert!(self.pending.is_none(), "no epoch closes before the last one is durable");
         self.pending = Some(Pending { number, freed, ordered, home, sealed, body_len, has_unflushed });
         self.finish_log(volume)
     }
