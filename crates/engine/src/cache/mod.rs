@@ -107,6 +107,13 @@ pub(crate) struct Cache {
     pub counters: Arc<Counters>,
 }
 
+/// The frame that holds what a block is to be written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Placed {
+    pub block: u64,
+    pub frame: u32,
+}
+
 /// A frame found inside the gate.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {

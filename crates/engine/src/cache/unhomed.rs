@@ -32,7 +32,8 @@ impl Unhomed {
         self.granules.store(before | granules, Ordering::Relaxed);
     }
 
-    /// The log position from which changes that are not home can be replayed, if there are any.
+    /// The log position from which changes that are not home can be replayed, if there are any; position 0 if no log has them
+    /// ([`Self::set_whole`]).
     #[inline]
     pub fn logged_from(&self) -> Option<Lsn> {
         self.is_any().then(|| Lsn(self.since.load(Ordering::Relaxed)))

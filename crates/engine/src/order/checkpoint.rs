@@ -16,7 +16,7 @@ use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
 use super::soft::{Due, Goal, Soft};
-use crate::cache::{Closed, FrameHeader, flag};
+use crate::cache::{Closed, FrameHeader, Placed, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -34,32 +34,32 @@ pub(super) fn is_away(header: &FrameHeader) -> bool {
     header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.is_any()
 }
 
-/// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
+/// Writes frames (sorted by block) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
 /// which LSN it is to be sealed; `None` leaves it out. `before` is told of those that are about to be written.
 pub(super) fn write_frames(
     volume: &Volume,
     staging: &mut AlignedBuf,
-    frames: &[(u64, u32)],
-    mut lsn_of: impl FnMut(u64, u32, &FrameHeader) -> Option<u64>,
-    mut before: impl FnMut(&[(u64, u32)]),
+    frames: &[Placed],
+    mut lsn_of: impl FnMut(Placed, &FrameHeader) -> Option<u64>,
+    mut before: impl FnMut(&[Placed]),
 ) -> Result<()> {
     let cache = &volume.cache;
     let block_size = cache.block_size();
     for batch in frames.chunks(volume.stage(staging, frames.len())) {
         let mut written = Vec::with_capacity(batch.len());
-        for &(block, index) in batch {
-            let bytes = cache.arena.read(index);
-            let Some(lsn) = lsn_of(block, index, cache.arena.header(index)) else { continue };
+        for &placed in batch {
+            let bytes = cache.arena.read(placed.frame);
+            let Some(lsn) = lsn_of(placed, cache.arena.header(placed.frame)) else { continue };
             let at = written.len() * block_size;
             let image = &mut staging[at..at + block_size];
             image.copy_from_slice(&bytes);
-            header::seal_at(image, &cache.volume, FsBlock(block), lsn);
-            written.push((block, index));
+            header::seal_at(image, &cache.volume, FsBlock(placed.block), lsn);
+            written.push(placed);
         }
         before(&written);
         volume.write_blocks(&written, &staging[..written.len() * block_size])?;
-        for &(block, index) in &written {
-            cache.came_home(block, index);
+        for &Placed { block, frame } in &written {
+            cache.came_home(block, frame);
         }
         volume.counters.add(Count::blocks_homed, written.len() as u64);
     }
@@ -269,7 +269,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    pub(super) fn write_ordered(&mut self, volume: &Volume, ordered: &[(u64, u32)]) -> Result<()> {
+    pub(super) fn write_ordered(&mut self, volume: &Volume, ordered: &[Placed]) -> Result<()> {
         if ordered.is_empty() {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use super::epoch::Freed;
 use super::images::Images;
 use super::orphan_list::OrphanList;
 use super::soft::Round;
+use crate::cache::Placed;
 use myriad_device::{AlignedBuf, BeforeImages};
 use myriad_format::{FsBlock, Lsn};
 use myriad_log::{Checkpoint, Log, Sealed};
@@ -71,10 +72,10 @@ impl Homing {
 pub(super) struct Pending {
     pub number: u64,
     pub freed: Freed,
-    /// File data: block and frame, sorted.
-    pub ordered: Vec<(u64, u32)>,
-    /// Order `none`: changed blocks and their frames, sorted.
-    pub home: Vec<(u64, u32)>,
+    /// File data, sorted.
+    pub ordered: Vec<Placed>,
+    /// Order `none`: changed blocks, sorted.
+    pub home: Vec<Placed>,
     /// Order `log`: the checkpoint, once it has its place in the log, and the length of its body.
     pub sealed: Option<Sealed>,
     pub body_len: u64,

@@ -23,7 +23,7 @@ pub(super) mod forgotten;
 use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
 use super::checkpointer::{Checkpointer, Homing, Pending};
 use super::epoch::{ClosedEpoch, join_neighbours};
-use crate::cache::{FrameHeader, Sweep, flag};
+use crate::cache::{FrameHeader, Placed, Sweep, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -291,7 +291,7 @@ impl Checkpointer {
     pub(super) fn write_home(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         let cache = &volume.cache;
         let mut keep = Vec::with_capacity(self.away.len());
-        let mut home: Vec<(u64, u32)> = Vec::new();
+        let mut home = Vec::new();
         for index in std::mem::take(&mut self.away) {
             let header = cache.arena.header(index);
             // A sweep may have given a dead frame to another block meanwhile; what counts is what it holds now.
@@ -299,28 +299,30 @@ impl Checkpointer {
                 None => {
                     header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
                 }
-                Some(lsn) if homing.includes(lsn) => home.push((header.block.load(Ordering::Relaxed), index)),
+                Some(lsn) if homing.includes(lsn) => {
+                    home.push(Placed { block: header.block.load(Ordering::Relaxed), frame: index })
+                }
                 Some(_) => keep.push(index),
             }
         }
         home.sort_unstable();
         home.dedup();
-        let lsn_of = |block, index, header: &FrameHeader| match home_of(header, block) {
+        let lsn_of = |Placed { block, frame }, header: &FrameHeader| match home_of(header, block) {
             Home::Write(lsn) => Some(lsn.0),
             Home::Later => {
-                keep.push(index);
+                keep.push(frame);
                 None
             }
             Home::Gone => None,
         };
         let mut staging = std::mem::take(&mut self.staging);
         let written = write_frames(volume, &mut staging, &home, lsn_of, |frames| {
-            self.keep(volume, frames.iter().map(|&(block, _)| block))
+            self.keep(volume, frames.iter().map(|placed| placed.block))
         });
         self.staging = staging;
         if written.is_err() {
             // Those that did not arrive still hold the log's tail.
-            keep.extend(home.iter().map(|&(_, index)| index));
+            keep.extend(home.iter().map(|placed| placed.frame));
         }
         self.away = keep;
         written

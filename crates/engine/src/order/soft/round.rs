@@ -22,7 +22,7 @@ use super::needs::Needs;
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
-use crate::cache::{Closed, Sweep};
+use crate::cache::{Closed, Placed, Sweep};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::Txn;
@@ -160,7 +160,7 @@ impl Checkpointer {
         soft.census.lock().written(&round.tally, round.is_partial);
         {
             let mut waiting = soft.data.lock();
-            for (block, _) in &round.data {
+            for Placed { block, .. } in &round.data {
                 waiting.remove(block);
             }
         }
@@ -488,25 +488,25 @@ fn note_exchange(volume: &Volume, names: Option<[ExchangedName; 2]>) -> Result<(
 }
 
 /// Blocks whose data waits to be written: what points to them does not show, whether or not the round writes them.
-fn waiting_data(soft: &Soft, ordered: &[(u64, u32)], goal: Goal<'_>) -> HashSet<u64> {
+fn waiting_data(soft: &Soft, ordered: &[Placed], goal: Goal<'_>) -> HashSet<u64> {
     let all = soft.data.lock();
     let is_forgotten = |block: &u64| {
         planted(Bug::SoftDueData)
             && matches!((goal, all.get(block)), (Goal::Due(due), Some(data)) if !due.is_data(data.since))
     };
-    ordered.iter().map(|&(block, _)| block).filter(|block| !is_forgotten(block)).collect()
+    ordered.iter().map(|data| data.block).filter(|block| !is_forgotten(block)).collect()
 }
 
 /// Of data to be written, that of the files that are needed, or what is due; the rest waits for the next round.
 fn take_needed(
     volume: &Volume,
     soft: &Soft,
-    ordered: Vec<(u64, u32)>,
+    ordered: Vec<Placed>,
     goal: Goal<'_>,
     needs: Option<&Needs>,
-) -> Vec<(u64, u32)> {
+) -> Vec<Placed> {
     let all = soft.data.lock();
-    let is_needed = |&(block, _): &(u64, u32)| match (goal, all.get(&block)) {
+    let is_needed = |&Placed { block, .. }: &Placed| match (goal, all.get(&block)) {
         (Goal::Due(due), data) => data.is_none_or(|data| due.is_data(data.since)),
         (_, data) => {
             !planted(Bug::SoftFsyncData)
