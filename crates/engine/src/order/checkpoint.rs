@@ -73,11 +73,11 @@ pub(super) fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Re
     }
     images.blocks.sort_unstable();
     for at in 0..images.blocks.len() {
-        let (block, .., image) = images.blocks[at];
+        let (Placed { block, .. }, image) = images.blocks[at];
         header::seal_at(images.get_mut(image), &volume.cache.volume, FsBlock(block), lsn);
     }
-    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
-    let block_of = |i: usize| images.blocks[i].0;
+    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(_, image)| images.get(image)).collect();
+    let block_of = |i: usize| images.blocks[i].0.block;
     let request = |run: Range<usize>| WriteRequest {
         offset: block_of(run.start) << volume.geometry.block_bits,
         parts: &parts[run],

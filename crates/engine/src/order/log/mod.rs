@@ -331,7 +331,7 @@ impl Checkpointer {
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
         let lsn = self.next_lsn();
         write_images(volume, &mut self.fresh, lsn)?;
-        for &(block, frame, _) in &self.fresh.blocks {
+        for &(Placed { block, frame }, _) in &self.fresh.blocks {
             volume.cache.written(block, frame);
         }
         self.fresh.clear();
@@ -341,11 +341,11 @@ impl Checkpointer {
     /// Writes blocks home whose changes had been in the log only.
     fn write_hot(&mut self, volume: &Volume) -> Result<()> {
         let lsn = self.next_lsn();
-        let blocks: Vec<u64> = self.hot.blocks.iter().map(|&(block, ..)| block).collect();
+        let blocks: Vec<u64> = self.hot.blocks.iter().map(|(placed, _)| placed.block).collect();
         self.keep(volume, blocks.into_iter());
         write_images(volume, &mut self.hot, lsn)?;
         volume.counters.add(Count::blocks_homed, self.hot.blocks.len() as u64);
-        for &(block, frame, _) in &self.hot.blocks {
+        for &(Placed { block, frame }, _) in &self.hot.blocks {
             volume.cache.came_home(block, frame);
         }
         self.hot.clear();

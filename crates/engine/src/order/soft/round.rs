@@ -198,7 +198,7 @@ impl Checkpointer {
         // After an error the part that it befell is written again.
         while round.copy_images(volume)? {
             write_images(volume, &mut round.images, 0)?;
-            round.written.extend(round.images.blocks.iter().map(|&(block, ..)| block));
+            round.written.extend(round.images.blocks.iter().map(|(placed, _)| placed.block));
             round.images.clear();
         }
         if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
@@ -206,7 +206,7 @@ impl Checkpointer {
         }
         if round.exchange.is_some() {
             note_exchange(volume, None)?;
-            round.written.extend(round.kept.blocks.iter().map(|&(block, ..)| block));
+            round.written.extend(round.kept.blocks.iter().map(|(placed, _)| placed.block));
         }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
@@ -269,7 +269,7 @@ impl Round {
         while self.images.blocks.len() << volume.geometry.block_bits < COPIED_MAX {
             let Some(&block) = self.blocks.get(self.copied) else { break };
             self.copied += 1;
-            if self.kept.blocks.iter().all(|&(kept, ..)| kept != block) {
+            if self.kept.blocks.iter().all(|(kept, _)| kept.block != block) {
                 push_image(volume, &mut self.images, block)?;
             }
         }
