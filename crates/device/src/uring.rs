@@ -107,6 +107,8 @@ fn run_on(ring: &mut IoUring, target: &Target, transfers: &mut [Transfer<'_>]) -
             in_flight.0 += 1;
         }
         if in_flight.0 == 0 {
+            // Nothing of this batch is left to the next one.
+            debug_assert!(ring.submission().is_empty() && ring.completion().is_empty());
             return Ok(result);
         }
         let all_submitted = fresh.is_empty() && again.is_empty() || result.is_err();

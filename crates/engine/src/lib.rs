@@ -49,6 +49,8 @@
 //! # }
 //! ```
 
+#![deny(unsafe_code)]
+
 mod attr_list;
 mod btree;
 mod cache;

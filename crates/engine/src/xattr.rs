@@ -1,6 +1,7 @@
 //! Where an inode's extended attributes lie: packed at the end of its body, or in a chain of attribute blocks.
 
 use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
+use crate::cache::Placed;
 use crate::checksums;
 use crate::dir::BlockSource;
 use crate::edit::{BlockStore, NewBlock};
@@ -148,7 +149,7 @@ pub(crate) fn target_to_blocks(
             checksums::store(txn, block, &[checksums::of_page(volume, frame)])?;
         }
         let frame = volume.cache.publish(frame, block, false, volume.epoch.current());
-        txn.order_data(ino, &[(block.0, frame)]);
+        txn.order_data(ino, &[Placed { block: block.0, frame }]);
         let extent = Extent { file_block: FileBlock(i as u64), start: block, length: 1, unwritten: false };
         map::insert(txn, source, raw, ino, extent)?;
     }

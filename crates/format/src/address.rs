@@ -145,6 +145,12 @@ impl Geometry {
         self.blocks_in(ag).saturating_sub(self.first_data_block(ag))
     }
 
+    /// Blocks of the volume that can be allocated while nothing is. All groups but the last one are alike.
+    pub fn usable_blocks(&self) -> u64 {
+        let last = AgNo(self.ag_count - 1);
+        u64::from(last.0) * u64::from(self.usable_blocks_in(AgNo(0))) + u64::from(self.usable_blocks_in(last))
+    }
+
     /// Of [`Self::usable_blocks_in`], those that lie beside others in a block of fragments: it has no room for a whole block.
     pub fn usable_parts_in(&self, ag: AgNo) -> u32 {
         let (first, end) = (self.first_data_block(ag), self.blocks_in(ag));
@@ -254,5 +260,23 @@ mod tests {
         assert!(g.is_data_range(FsBlock(8192 + 90), 10));
         assert!(!g.is_data_range(FsBlock(8192 + 90), 11));
         assert!(!g.is_data_range(FsBlock(4090), 10), "crosses a group");
+    }
+
+    #[test]
+    fn usable_blocks_are_those_of_all_groups() {
+        let flags = [false, true];
+        for (has_checksums, has_bitmap) in flags.into_iter().flat_map(|one| flags.map(|other| (one, other))) {
+            for (table_every, last) in
+                [0, 8192].into_iter().flat_map(|every| [90, 100, 3000, 4096].map(|last| (every, last)))
+            {
+                for ag_count in [1, 2, 5] {
+                    let block_count = 4096 * u64::from(ag_count - 1) + last;
+                    let g = Geometry { ag_count, block_count, has_checksums, has_bitmap, table_every, ..geometry() };
+                    let sum: u64 = (0..ag_count).map(|ag| u64::from(g.usable_blocks_in(AgNo(ag)))).sum();
+                    assert_eq!(g.usable_blocks(), sum, "{g:?}");
+                    assert!(sum > 0);
+                }
+            }
+        }
     }
 }

@@ -171,6 +171,10 @@ pub const NO_MOUNT: u64 = 0;
 /// Smallest volume, in blocks: fixed blocks, a log and some room.
 pub const BLOCK_COUNT_MIN: u64 = 128;
 
+fn bad(field: &'static str, value: u64) -> Result<(), SuperblockError> {
+    Err(Corrupt::Superblock { field, value }.into())
+}
+
 impl Superblock {
     /// Decodes the first 512 bytes of a device, or of a copy expected at `address`.
     pub fn decode(bytes: &[u8], address: FsBlock) -> Result<Self, SuperblockError> {
@@ -200,7 +204,24 @@ impl Superblock {
             return Err(Incompatible::Features { bits: unknown }.into());
         }
         self.choices()?;
-        let bad = |field, value| Err(Corrupt::Superblock { field, value }.into());
+        self.check_shape()?;
+        self.check_fixed_places()?;
+        if !(1..=64).contains(&self.chunk_blocks.get()) {
+            return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
+        }
+        if self.state.get() > state::SEALED {
+            return bad("state", u64::from(self.state.get()));
+        }
+        self.check_log()?;
+        self.check_order()?;
+        if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
+            return bad("root_ino", self.root_ino.get());
+        }
+        Ok(())
+    }
+
+    /// Sizes and counts of blocks, groups and inodes. What the other checks compute of them needs them sound.
+    fn check_shape(&self) -> Result<(), SuperblockError> {
         let bits = u32::from(self.block_bits);
         if !(address::BLOCK_BITS_MIN..=address::BLOCK_BITS_MAX).contains(&bits) {
             return bad("block_bits", u64::from(bits));
@@ -244,38 +265,42 @@ impl Superblock {
                 return bad("table_every", u64::from(every));
             }
         }
-        let tables = self.geometry().checksum_blocks(AgNo(0));
-        if tables > checksum::TABLE_BLOCKS_MAX {
-            return bad("ag_blocks", u64::from(ag));
-        }
-        // What lies at fixed places leaves room in every group, also in a last one that is short.
+        Ok(())
+    }
+
+    /// What lies at fixed places leaves room in every group, also in a last one that is short; and its bitmaps fit one transaction.
+    fn check_fixed_places(&self) -> Result<(), SuperblockError> {
         let geometry = self.geometry();
+        let ag_blocks = u64::from(self.ag_blocks.get());
+        if geometry.checksum_blocks(AgNo(0)) > checksum::TABLE_BLOCKS_MAX {
+            return bad("ag_blocks", ag_blocks);
+        }
         for ag in [AgNo(0), AgNo(self.ag_count.get() - 1)] {
             if geometry.first_data_block(ag) + RESERVE_MAX as u32 > geometry.blocks_in(ag) {
-                return bad("block_count", blocks);
+                return bad("block_count", self.block_count.get());
             }
         }
         // A group is made in one transaction.
         if geometry.block_bitmap_blocks(AgNo(0)) + geometry.inode_bitmap_blocks(AgNo(0)) > bitmap::BLOCKS_MAX {
-            return bad("ag_blocks", u64::from(ag));
+            return bad("ag_blocks", ag_blocks);
         }
-        if !(1..=64).contains(&self.chunk_blocks.get()) {
-            return bad("chunk_blocks", u64::from(self.chunk_blocks.get()));
+        Ok(())
+    }
+
+    /// A log on the volume itself lies in the first group.
+    fn check_log(&self) -> Result<(), SuperblockError> {
+        if self.log_device != [0; 16] || self.log_blocks.get() == 0 {
+            return Ok(());
         }
-        if self.state.get() > state::SEALED {
-            return bad("state", u64::from(self.state.get()));
-        }
-        if self.log_device == [0; 16] && self.log_blocks.get() != 0 {
-            let inside = self.log_start.get() >= u64::from(self.geometry().first_data_block(AgNo(0)))
-                && self
-                    .log_start
-                    .get()
-                    .checked_add(self.log_blocks.get())
-                    .is_some_and(|end| end <= blocks.min(u64::from(ag)));
-            if !inside {
-                return bad("log_start", self.log_start.get());
-            }
-        }
+        let (start, end) = (self.log_start.get(), self.log_start.get().checked_add(self.log_blocks.get()));
+        let first_group = self.block_count.get().min(u64::from(self.ag_blocks.get()));
+        let is_inside =
+            start >= u64::from(self.geometry().first_data_block(AgNo(0))) && end.is_some_and(|end| end <= first_group);
+        if is_inside { Ok(()) } else { bad("log_start", start) }
+    }
+
+    /// The order that changed the volume last.
+    fn check_order(&self) -> Result<(), SuperblockError> {
         let order = self.last_order.get();
         match u8::try_from(order).ok().and_then(Order::from_code) {
             // It was written by what knows more: what is promised of its state is not what another order would rely on.
@@ -289,9 +314,6 @@ impl Superblock {
                 return bad("last_order", order as u64);
             }
             Some(_) => {}
-        }
-        if self.geometry().locate(crate::Ino(self.root_ino.get())).is_none() {
-            return bad("root_ino", self.root_ino.get());
         }
         Ok(())
     }

@@ -50,6 +50,13 @@ struct Change {
     epoch: u32,
 }
 
+impl Change {
+    /// Where the record begins in the log as read; `None`: it is a revoke.
+    fn record(&self) -> Option<usize> {
+        (self.word != REVOKE).then_some(self.word as usize * 8)
+    }
+}
+
 /// No record lies there: the largest ring has 2^29 words.
 const REVOKE: u32 = u32::MAX;
 
@@ -69,7 +76,7 @@ impl Overlay {
         let mut done = 0;
         // The newest first, so that a block changed by every checkpoint costs no more than the granules it has.
         for change in records.iter().rev() {
-            let record = &self.log[change.word as usize * 8..];
+            let record = &self.log[change.record().expect("behind the last revoke")..];
             let (header, granules) = (RecordHeader::read(record), &record[RecordHeader::SIZE..]);
             let mask = header.mask.get();
             for_each_run(mask & !done, |bit, run| {
@@ -148,7 +155,7 @@ impl Overlay {
 
 /// Of one block's changes the records that count (invariant 2).
 fn counting(changes: &[Change]) -> &[Change] {
-    let revoke = changes.iter().rposition(|change| change.word == REVOKE);
+    let revoke = changes.iter().rposition(|change| change.record().is_none());
     &changes[revoke.map_or(0, |index| index + 1)..]
 }
 
@@ -187,8 +194,9 @@ impl Changes {
     pub fn keep_records(&mut self, mut keeps: impl FnMut(FsBlock, Lsn) -> bool) {
         self.list.sort_by_key(|change| change.block);
         let epochs = &self.epochs;
-        self.list
-            .retain(|change| change.word == REVOKE || keeps(FsBlock(change.block), epochs[change.epoch as usize].lsn));
+        self.list.retain(|change| {
+            change.record().is_none() || keeps(FsBlock(change.block), epochs[change.epoch as usize].lsn)
+        });
     }
 
     /// The overlay of all changes to blocks of `block_size`; `log` is the log as read.

@@ -15,7 +15,7 @@ use crate::verb::{Command, Example};
 use crate::volume::{device, recognise, signatures};
 use anyhow::Result;
 use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
-use myriad_device::{Access, BlockDevice, FileDevice};
+use myriad_device::{Access, BlockDevice, FileDevice, InUse};
 use myriad_format::choices;
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
@@ -145,59 +145,21 @@ impl Command for Fsck {
             }
             self.no = true;
         }
-        let name = image_name(&self.image);
-        let may_write = rustix::fs::access(&self.image, rustix::fs::Access::WRITE_OK).is_ok();
-        let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-        let may_ask = !self.no && !self.json && may_write && has_terminal;
-        let is_repair = self.yes || self.preen;
-        let access = if is_repair || may_ask { Access::ReadWrite } else { Access::ReadOnly };
-        let (volume, writer) = match self.no {
-            true => device::open_beside(&self.image)?,
-            false => (device::open(&self.image, access).map_err(|error| self.or_online(error))?, None),
-        };
-        let open_log = |log: &Path| if self.no { Ok(device::open_beside(log)?.0) } else { device::open(log, access) };
-        let log = self.log_device.as_deref().map(open_log).transpose()?;
-        if let Some(writer) = &writer {
-            context.note(&format!("{writer}; looking at its last commit"));
-        }
-        let superblock = device::intact_superblock(&volume);
-        if let Some(superblock) = &superblock {
-            device::check_is_whole(&*volume, superblock, &name)?;
-        }
-        if let Some(log) = log.as_ref().filter(|_| self.new_log && !self.force) {
-            self.check_new_log(log, superblock.as_ref().map(Superblock::volume))?;
-        }
-        let other = if superblock.is_none() { signatures::mark(&*volume) } else { None };
-        if let Some(what) = other.filter(|_| is_repair && !(self.yes && self.force)) {
-            let next = "-y --force restores the old volume from its superblock copies and destroys what is here now";
-            return Err(Failure::new(name, format!("holds {what}"), next).into());
-        }
-        let was_closed_cleanly = superblock.as_ref().map(device::was_closed_cleanly);
-        let may_have_leftovers = superblock.as_ref().is_some_and(|superblock| superblock.leftovers != 0);
-        if self.preen && !self.force && !self.scrub && was_closed_cleanly == Some(true) && !may_have_leftovers {
+        let opened = self.open(context)?;
+        self.check_may_go_on(&opened)?;
+        let name = &opened.name;
+        let may_have_leftovers = opened.superblock.is_some_and(|superblock| superblock.leftovers != 0);
+        let must_look = self.force || self.scrub || may_have_leftovers;
+        if self.preen && !must_look && opened.was_closed_cleanly() == Some(true) {
             context.note(&format!("{name}: closed cleanly"));
             return Ok(Status::OK);
         }
-        let how = match (is_repair, &writer) {
-            (true, _) => How::Repair,
-            (false, None) => How::Look,
-            (false, Some(_)) => How::LookBeside,
-        };
-        let mut report = self.check(context, &volume, log.as_ref(), how)?;
-        let is_asked = !is_repair && may_ask && report.finding_count > 0;
-        if is_asked {
-            self.print_findings(&mut context.out(), &report)?;
-            context.out().finish()?;
-            let holds = other.map_or(String::new(), |what| format!("holds {what}, which repair writes over; "));
-            if ask(&format!("{name}: {holds}{}. Repair?", count(report.finding_count, "finding")))? {
-                report = self.check(context, &volume, log.as_ref(), How::Repair)?;
-            }
-        }
+        let (report, is_told) = self.check_and_repair(context, &opened)?;
         let mut out = context.out();
         if self.json {
             writeln!(out, "{}", report.to_json())?;
         } else {
-            if !is_asked {
+            if !is_told {
                 self.print_findings(&mut out, &report)?;
             }
             for action in &report.actions {
@@ -207,53 +169,35 @@ impl Command for Fsck {
                 line(&mut out, &format!("left: {finding}"))?;
             }
             out.finish()?;
-            // Of those that keep a volume usable without a log.
-            let order = superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
-            let order = order.filter(|order| order.goes_by_rounds());
-            if was_closed_cleanly == Some(false) && !report.repaired && writer.is_none() {
-                let is_unchecked = superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
-                let next = match (is_unchecked, is_repair) {
-                    (false, _) if order.is_some() && !report.is_usable() => None,
-                    (false, _) if let Some(order) = order => Some(format!(
-                        "with order={} it can be used as it is; the next mount gives back what it holds for nothing, or myriad fsck -p",
-                        order.choice().name
-                    )),
-                    (false, _) => Some("its log counts; the next opening for changes empties it".into()),
-                    (true, false) => Some("it has no log that counts; myriad fsck -p lets it be changed again".into()),
-                    // The report says so.
-                    (true, true) => None,
-                };
-                if let Some(next) = next {
-                    context.note(&format!("{name}: not closed cleanly: {next}"));
-                }
-            }
-            if let Some(scrub) = &report.scrub {
-                let has_checksums = superblock.as_ref().is_some_and(|superblock| superblock.geometry().has_checksums);
-                context.note(&format!("{name}: {}", scrubbed(scrub, has_checksums)));
-            }
-            let summary = match other.filter(|_| !report.repaired && report.finding_count > 0) {
-                Some(what) => {
-                    let next = "myriad fsck -y --force restores the old volume from its superblock copies and destroys what is here now";
-                    format!("{}, but it holds {what}; {next}", count(report.finding_count, "finding"))
-                }
-                None if order.is_some() && !report.repaired && !report.is_sound() && report.is_usable() => {
-                    format!(
-                        "{}, all of them what a crash may leave: {}",
-                        count(report.finding_count, "finding"),
-                        files(&report)
-                    )
-                }
-                None => summary(&report),
-            };
-            if let Some(loss) = report.log_loss.filter(LogLoss::is_loss) {
-                context.note(&format!("{name}: {}", lost_changes(&loss, &report)));
-            }
-            context.note(&format!("{name}: {summary}"));
-            if let Some(pace) = report.seconds_per_million() {
-                context.note(&format!("{name}: checked in {:.1} s, {pace:.1} s per million files", report.seconds));
-            }
+            self.note_result(context, &opened, &report);
         }
         Ok(status(&report))
+    }
+}
+
+/// A volume as it was opened, and what was seen of it before the check.
+struct Opened {
+    name: String,
+    volume: Arc<FileDevice>,
+    log: Option<Arc<FileDevice>>,
+    /// Somebody is changing it.
+    writer: Option<InUse>,
+    superblock: Option<Superblock>,
+    /// What else begins here, where a superblock should be.
+    other: Option<&'static str>,
+    /// There is a terminal to ask on whether to repair, and the volume may be written.
+    may_ask: bool,
+}
+
+impl Opened {
+    fn was_closed_cleanly(&self) -> Option<bool> {
+        self.superblock.as_ref().map(device::was_closed_cleanly)
+    }
+
+    /// The order that it was changed in last, if that is one that keeps a volume usable without a log.
+    fn order(&self) -> Option<choices::Order> {
+        let order = self.superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
+        order.filter(|order| order.goes_by_rounds())
     }
 }
 
@@ -267,6 +211,103 @@ enum How {
 }
 
 impl Fsck {
+    fn is_repair(&self) -> bool {
+        self.yes || self.preen
+    }
+
+    fn open(&self, context: &Context) -> Result<Opened> {
+        let name = image_name(&self.image);
+        let may_write = rustix::fs::access(&self.image, rustix::fs::Access::WRITE_OK).is_ok();
+        let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let may_ask = !self.no && !self.json && may_write && has_terminal;
+        let access = if self.is_repair() || may_ask { Access::ReadWrite } else { Access::ReadOnly };
+        let (volume, writer) = match self.no {
+            true => device::open_beside(&self.image)?,
+            false => (device::open(&self.image, access).map_err(|error| self.or_online(error))?, None),
+        };
+        let open_log = |log: &Path| if self.no { Ok(device::open_beside(log)?.0) } else { device::open(log, access) };
+        let log = self.log_device.as_deref().map(open_log).transpose()?;
+        if let Some(writer) = &writer {
+            context.note(&format!("{writer}; looking at its last commit"));
+        }
+        let superblock = device::intact_superblock(&volume);
+        if let Some(superblock) = &superblock {
+            device::check_is_whole(&*volume, superblock, &name)?;
+        }
+        let other = if superblock.is_none() { signatures::mark(&*volume) } else { None };
+        Ok(Opened { name, volume, log, writer, superblock, other, may_ask })
+    }
+
+    /// Refuses to write over what is not this volume, or its log.
+    fn check_may_go_on(&self, opened: &Opened) -> Result<()> {
+        if let Some(log) = opened.log.as_ref().filter(|_| self.new_log && !self.force) {
+            self.check_new_log(log, opened.superblock.as_ref().map(Superblock::volume))?;
+        }
+        if let Some(what) = opened.other.filter(|_| self.is_repair() && !(self.yes && self.force)) {
+            let next = "-y --force restores the old volume from its superblock copies and destroys what is here now";
+            return Err(Failure::new(&*opened.name, format!("holds {what}"), next).into());
+        }
+        Ok(())
+    }
+
+    /// Checks, and asks before it repairs if it may ask; whether the findings were told with the question.
+    fn check_and_repair(&self, context: &Context, opened: &Opened) -> Result<(Report, bool)> {
+        let how = match (self.is_repair(), &opened.writer) {
+            (true, _) => How::Repair,
+            (false, None) => How::Look,
+            (false, Some(_)) => How::LookBeside,
+        };
+        let mut report = self.check(context, opened, how)?;
+        let is_asked = !self.is_repair() && opened.may_ask && report.finding_count > 0;
+        if is_asked {
+            self.print_findings(&mut context.out(), &report)?;
+            context.out().finish()?;
+            let holds = opened.other.map_or(String::new(), |what| format!("holds {what}, which repair writes over; "));
+            if ask(&format!("{}: {holds}{}. Repair?", opened.name, count(report.finding_count, "finding")))? {
+                report = self.check(context, opened, How::Repair)?;
+            }
+        }
+        Ok((report, is_asked))
+    }
+
+    /// Notes what a report comes to, but for its findings.
+    fn note_result(&self, context: &Context, opened: &Opened, report: &Report) {
+        let name = &opened.name;
+        if let Some(next) = self.next_after_unclean(opened, report) {
+            context.note(&format!("{name}: not closed cleanly: {next}"));
+        }
+        if let Some(scrub) = &report.scrub {
+            let has_checksums = opened.superblock.is_some_and(|superblock| superblock.geometry().has_checksums);
+            context.note(&format!("{name}: {}", scrubbed(scrub, has_checksums)));
+        }
+        if let Some(loss) = report.log_loss.filter(LogLoss::is_loss) {
+            context.note(&format!("{name}: {}", lost_changes(&loss, report)));
+        }
+        context.note(&format!("{name}: {}", summary_of(opened, report)));
+        if let Some(pace) = report.seconds_per_million() {
+            context.note(&format!("{name}: checked in {:.1} s, {pace:.1} s per million files", report.seconds));
+        }
+    }
+
+    /// What becomes of a volume that was not closed cleanly and is left so, if there is more to say than the report does.
+    fn next_after_unclean(&self, opened: &Opened, report: &Report) -> Option<String> {
+        if opened.was_closed_cleanly() != Some(false) || report.repaired || opened.writer.is_some() {
+            return None;
+        }
+        let is_unchecked = opened.superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
+        match (is_unchecked, self.is_repair(), opened.order()) {
+            (false, _, Some(_)) if !report.is_usable() => None,
+            (false, _, Some(order)) => Some(format!(
+                "with order={} it can be used as it is; the next mount gives back what it holds for nothing, or myriad fsck -p",
+                order.choice().name
+            )),
+            (false, _, None) => Some("its log counts; the next opening for changes empties it".into()),
+            (true, false, _) => Some("it has no log that counts; myriad fsck -p lets it be changed again".into()),
+            // The report says so.
+            (true, true, _) => None,
+        }
+    }
+
     /// An error of opening the volume; if it is mounted, with how to check it all the same.
     fn or_online(&self, error: anyhow::Error) -> anyhow::Error {
         let Ok(Some(Daemon { status, .. })) = control::of_target(&self.image) else { return error };
@@ -321,24 +362,18 @@ impl Fsck {
         Err(Failure::new(place, what, "name another --log-device; with --force the new log is written over it").into())
     }
 
-    fn check(
-        &self,
-        context: &Context,
-        volume: &Arc<FileDevice>,
-        log: Option<&Arc<FileDevice>>,
-        how: How,
-    ) -> Result<Report> {
-        let name = image_name(&self.image);
-        let log = log.map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
-        let device = Arc::clone(volume) as Arc<dyn BlockDevice>;
+    fn check(&self, context: &Context, opened: &Opened, how: How) -> Result<Report> {
+        let name = &opened.name;
+        let log = opened.log.as_ref().map(|log| Arc::clone(log) as Arc<dyn BlockDevice>);
+        let device = Arc::clone(&opened.volume) as Arc<dyn BlockDevice>;
         if how != How::LookBeside {
             let checked = self.with_options(context, how == How::Repair, |options| check(device, log, options))?;
-            return checked.map_err(|error| explain(error, &name));
+            return checked.map_err(|error| explain(error, name));
         }
         let report = self.with_options(context, false, |options| check_beside(&device, log.as_ref(), options))?;
-        report.map_err(|error| explain(error, &name))?.ok_or_else(|| {
+        report.map_err(|error| explain(error, name))?.ok_or_else(|| {
             let what = "in use, and it changed during every look, or has no log that tells";
-            Failure::new(name, what, "use --online if it is mounted, or wait until it is idle").into()
+            Failure::new(&**name, what, "use --online if it is mounted, or wait until it is idle").into()
         })
     }
 
@@ -466,6 +501,22 @@ fn summary(report: &Report) -> String {
             let found = count(found, "finding");
             format!("{found}, {} left; copy what can be read to a new volume", report.remaining_count)
         }
+    }
+}
+
+/// As [`summary`], with what is said of a volume that was looked at and left: something else may lie in its place, or its order leaves
+/// some things to find.
+fn summary_of(opened: &Opened, report: &Report) -> String {
+    let found = count(report.finding_count, "finding");
+    match opened.other.filter(|_| !report.repaired && report.finding_count > 0) {
+        Some(what) => {
+            let next = "myriad fsck -y --force restores the old volume from its superblock copies and destroys what is here now";
+            format!("{found}, but it holds {what}; {next}")
+        }
+        None if opened.order().is_some() && !report.repaired && !report.is_sound() && report.is_usable() => {
+            format!("{found}, all of them what a crash may leave: {}", files(report))
+        }
+        None => summary(report),
     }
 }
 

@@ -13,7 +13,7 @@
 //! Blocks that map a directory's blocks, and entries that lie in the inode, are not of the pool: by their kind they are nobody's.
 
 use super::frames::State;
-use super::{Cache, flag};
+use super::{Cache, Sweep, flag};
 use crate::counters::Count;
 use myriad_format::BlockKind;
 use std::collections::VecDeque;
@@ -120,7 +120,7 @@ impl Cache {
         let wants_sweep = state.directories.wants_sweep();
         drop(state);
         if wants_sweep {
-            self.sweep(false);
+            self.sweep(Sweep::ForRoom);
         }
     }
 

@@ -7,6 +7,15 @@ use crate::error::{Errno, Result};
 use myriad_device::BlockSet;
 use std::sync::atomic::Ordering;
 
+/// What a sweep evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// Frames not touched lately, a batch of 1/32 of the cache.
+    ForRoom,
+    /// All that may go.
+    Everything,
+}
+
 pub(super) struct State {
     /// Frames used before, the last one freed on top: its memory is the likeliest to be near the processor.
     pub free: Vec<u32>,
@@ -106,9 +115,9 @@ impl Cache {
         true
     }
 
-    /// Evicts clean frames not touched lately, dead ones first come: a batch of 1/32 of the cache. Outside the gate.
-    /// Returns how many frames became free.
-    pub fn sweep(&self, everything: bool) -> usize {
+    /// Evicts clean frames, dead ones first come. Outside the gate. Returns how many frames became free.
+    pub fn sweep(&self, sweep: Sweep) -> usize {
+        let everything = sweep == Sweep::Everything;
         let closed = self.gate.close();
         let mut state = self.state.lock();
         self.counters.bump(Count::cache_sweeps);

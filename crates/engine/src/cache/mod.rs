@@ -32,6 +32,7 @@ use ahead::{Neighbourhoods, Streams};
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, Place, ProcessMark, SharedBytes, Zeroed, prefetch};
 use directories::Directories;
 use frames::State;
+pub(crate) use frames::Sweep;
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
 use warm::Warmer;
 
@@ -105,6 +106,13 @@ pub(crate) struct Cache {
     /// Frames filled from the overlay that the checkpointer has not yet listed as away.
     recovered: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     pub counters: Arc<Counters>,
+}
+
+/// The frame that holds what a block is to be written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Placed {
+    pub block: u64,
+    pub frame: u32,
 }
 
 /// A frame found inside the gate.

@@ -143,7 +143,7 @@ fn evicted_blocks_leave_the_table_whole() {
         }
     }
     // Dead frames go, and what is left is found behind the gaps they leave.
-    cache.sweep(false);
+    cache.sweep(Sweep::ForRoom);
     cache.state.lock().hand = 0;
     let _inside = cache.gate.enter(0);
     for block in 1..=blocks {
@@ -153,7 +153,7 @@ fn evicted_blocks_leave_the_table_whole() {
         }
     }
     drop(_inside);
-    cache.sweep(true);
+    cache.sweep(Sweep::Everything);
     assert_eq!(cache.free_frames(), cache.frame_count());
     assert!(cache.table.iter().all(|entry| entry.load(Ordering::Relaxed) == 0));
 }
@@ -196,7 +196,7 @@ fn what_the_device_never_heard_of_is_not_read_from_it() {
         cache.arena.header(frame.index).flags.fetch_or(flag::LOADED | flag::FRESH, Ordering::Relaxed);
         cache.kill(FsBlock(9));
     }
-    cache.sweep(true);
+    cache.sweep(Sweep::Everything);
     let _inside = cache.gate.enter(0);
     assert!(matches!(cache.get(FsBlock(9), BlockKind::Inode), Err(Error::Corrupt(_))));
 }
@@ -216,7 +216,7 @@ impl Pooled {
     /// Reads or makes a block of a directory as an operation does, which sweeps first if it has to.
     fn bring_in(&self, block: u64) -> u32 {
         if !self.0.has_room() {
-            self.0.sweep(false);
+            self.0.sweep(Sweep::ForRoom);
         }
         self.bring_in_inside(block)
     }
@@ -279,7 +279,7 @@ fn directories_stay_in_their_pool_and_others_out_of_it() {
     let held = pooled.held();
     for block in 2000..2000 + 4 * cache.frame_count() as u64 {
         if !cache.has_room() {
-            cache.sweep(false);
+            cache.sweep(Sweep::ForRoom);
         }
         let _inside = cache.gate.enter(0);
         cache.insert_data(FsBlock(block), &[2; 4096]);
@@ -339,9 +339,9 @@ fn a_pool_comes_and_goes_while_the_cache_is_in_use() {
     }
     dead.iter().for_each(|&block| _ = pooled.bring_in_inside(block));
     assert_eq!(pooled.held(), 2 * dead.len(), "dead ones wait for a sweep");
-    cache.sweep(false);
+    cache.sweep(Sweep::ForRoom);
     assert!(pooled.held() <= Pooled::LIMIT && dead.iter().any(|&block| pooled.is_here(block)));
-    cache.sweep(true);
+    cache.sweep(Sweep::Everything);
     assert_eq!(pooled.held(), 0);
     // What is too little for one operation, or most of the cache, is not what somebody gets.
     for (asked, most) in [(0, 32), (u64::MAX, cache.frame_count() / 2)] {

@@ -28,10 +28,12 @@ impl Unhomed {
         if before == 0 {
             self.since.store(lsn.0, Ordering::Relaxed);
         }
+        debug_assert!(self.since.load(Ordering::Relaxed) <= lsn.0, "logged in the order of the log");
         self.granules.store(before | granules, Ordering::Relaxed);
     }
 
-    /// The log position from which changes that are not home can be replayed, if there are any.
+    /// The log position from which changes that are not home can be replayed, if there are any; position 0 if no log has them
+    /// ([`Self::set_whole`]).
     #[inline]
     pub fn logged_from(&self) -> Option<Lsn> {
         self.is_any().then(|| Lsn(self.since.load(Ordering::Relaxed)))

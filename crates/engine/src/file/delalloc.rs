@@ -13,6 +13,7 @@ use super::fragments;
 use super::load::load;
 use super::read::InPlace;
 use super::{FileData, OpenFile};
+use crate::cache::Placed;
 use crate::checksums;
 use crate::counters::Count;
 use crate::dir::BlockSource;
@@ -561,7 +562,7 @@ pub(super) fn flush_pages(
     Ok(if is_last { Flushed::All } else { Flushed::Some })
 }
 
-/// Maps runs of neighbouring pages of a file that is to have this size, allocating where nothing is mapped; the blocks, and the
+/// Maps runs of neighbouring pages of a file that is to have this size, allocating where nothing is mapped; the blocks, with the
 /// frames that are to become their content. `reach`: see [`FileData`].
 pub(crate) fn map_pages(
     txn: &mut Txn<'_>,
@@ -571,7 +572,7 @@ pub(crate) fn map_pages(
     pages: &[Page],
     size: u64,
     reach: Option<FileBlock>,
-) -> Result<Vec<(u64, u32)>> {
+) -> Result<Vec<Placed>> {
     let volume = txn.volume();
     if volume.geometry.fragments() > 1 {
         fragments::give(txn, source, ino, raw, pages, size, reach)?;
@@ -619,8 +620,7 @@ pub(crate) fn map_pages(
                 }
             };
             for i in 0..count {
-                let target = FsBlock(start.0 + i);
-                writes.push((target.0, run[done + i as usize].frame));
+                writes.push(Placed { block: start.0 + i, frame: run[done + i as usize].frame });
             }
             if volume.geometry.has_checksums {
                 let sums: Vec<u32> = run[done..done + count as usize].iter().map(|page| page.checksum).collect();
@@ -698,10 +698,10 @@ fn overwrite(
 
 /// The frames of mapped pages become their blocks' cached content, which the epoch's commit waits for. The last step of
 /// a transaction, when nothing can fail any more: until then the frames are the file's own, and with an error still are.
-pub(crate) fn publish_pages(txn: &mut Txn<'_>, ino: Ino, mut mapped: Vec<(u64, u32)>, passing: bool) {
+pub(crate) fn publish_pages(txn: &mut Txn<'_>, ino: Ino, mut mapped: Vec<Placed>, passing: bool) {
     let volume = txn.volume();
     let epoch = volume.epoch.current();
-    for (block, frame) in &mut mapped {
+    for Placed { block, frame } in &mut mapped {
         *frame = volume.cache.publish(*frame, FsBlock(*block), passing, epoch);
     }
     txn.order_data(ino, &mapped);

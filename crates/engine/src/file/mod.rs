@@ -26,6 +26,7 @@
 //!
 //! Locking: a file's data lock is taken outside the gate, and held across reads of the device.
 
+mod cut;
 mod delalloc;
 mod fragments;
 mod load;
@@ -41,6 +42,7 @@ pub(crate) use delalloc::{
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
+use self::cut::{Cut, CutWord};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::map;
 use crate::types::{Keeper, Node, Stat};
@@ -48,11 +50,6 @@ use myriad_format::{FileBlock, Ino};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// The inode has content, or never had any: a checkpoint may show it as it is.
-const WHOLE: u64 = 0;
-/// The inode is empty because the file was cut.
-const BARE: u64 = u64::MAX;
 
 /// Files that a checkpoint has shown empty and that nobody has open: of how many it is remembered that they were cut.
 const BARE_MAX: usize = 1024;
@@ -67,8 +64,8 @@ pub(crate) struct OpenFile {
     pub dead: AtomicBool,
     /// Made without a name, and may still get one.
     pub linkable: AtomicBool,
-    /// What a truncation to nothing has left in the inode: [`WHOLE`], [`BARE`], or the epoch in which new content came.
-    cut: AtomicU64,
+    /// What a truncation to nothing has left in the inode.
+    cut: CutWord,
     /// In `OpenFiles::cut`.
     lingers: AtomicBool,
     /// Where the last read ended: one that begins there is sequential.
@@ -121,7 +118,7 @@ impl OpenFile {
             opens: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
-            cut: AtomicU64::new(WHOLE),
+            cut: CutWord::new(),
             lingers: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             ahead: AtomicBool::new(false),
@@ -146,14 +143,14 @@ impl OpenFile {
 
     /// Notes what a truncation to nothing leaves in the inode. Under the data lock.
     fn note_cut(&self, bare: bool) {
-        self.cut.store(if bare { BARE } else { WHOLE }, Ordering::Relaxed);
+        self.cut.set(if bare { Cut::Bare } else { Cut::Whole });
     }
 
     /// Notes that a flush has brought content, and with it, if `emptied`, the cut itself. Under the data lock and inside
     /// the gate, so that the epoch stays open.
     fn note_content(&self, epoch: u64, emptied: bool) {
-        if emptied || self.cut.load(Ordering::Relaxed) == BARE {
-            self.cut.store(epoch, Ordering::Relaxed);
+        if emptied || self.cut.get() == Cut::Bare {
+            self.cut.set(Cut::Filled(epoch));
         }
     }
 
@@ -161,8 +158,11 @@ impl OpenFile {
     /// cut to nothing must show all that had been written by then. It cannot see to that itself: it may not wait for the
     /// data lock.
     fn writes_through(&self, epoch: u64) -> bool {
-        let cut = self.cut.load(Ordering::Relaxed);
-        cut == BARE || cut == epoch
+        match self.cut.get() {
+            Cut::Whole => false,
+            Cut::Bare => true,
+            Cut::Filled(filled) => filled == epoch,
+        }
     }
 }
 
@@ -302,8 +302,11 @@ impl OpenFiles {
             let mut cut = self.cut.lock();
             let mut surplus = cut.len().saturating_sub(BARE_MAX);
             cut.retain(|file| {
-                let left = file.cut.load(Ordering::Relaxed);
-                let stays = left == epoch || left == BARE && surplus == 0;
+                let stays = match file.cut.get() {
+                    Cut::Whole => false,
+                    Cut::Bare => surplus == 0,
+                    Cut::Filled(filled) => filled == epoch,
+                };
                 if !stays {
                     surplus = surplus.saturating_sub(1);
                     done.push(file.clone());
@@ -314,7 +317,7 @@ impl OpenFiles {
         for file in done {
             // First: whoever closes it from now on lists it again.
             file.lingers.store(false, Ordering::Release);
-            self.forget_or_linger(&file, file.cut.load(Ordering::Relaxed) == epoch);
+            self.forget_or_linger(&file, file.cut.get() == Cut::Filled(epoch));
         }
     }
 
@@ -325,7 +328,8 @@ impl OpenFiles {
             return None;
         }
         let file = shard.files.lock().remove(&ino.0);
-        if file.is_some() {
+        if let Some(file) = &file {
+            debug_assert_eq!(file.opens.load(Ordering::Acquire), 0, "nobody has open what is freed");
             shard.count.fetch_sub(1, Ordering::AcqRel);
         }
         file

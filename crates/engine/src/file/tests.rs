@@ -1,7 +1,7 @@
 //! Which data of a file a checkpoint makes durable while another thread holds the file's data lock.
 
 use super::*;
-use crate::cache::flag;
+use crate::cache::{Sweep, flag};
 use crate::error::{Errno, Error};
 use crate::ops::Ops;
 use crate::session::Fs;
@@ -46,7 +46,7 @@ fn scattered(device: Arc<dyn BlockDevice>) -> (Volume, Arc<OpenFile>) {
 /// Brings everything home, and lets go of it.
 fn out_of_memory(volume: &Volume) {
     volume.checkpointer.lock().settle(volume).unwrap();
-    volume.cache.sweep(true);
+    volume.cache.sweep(Sweep::Everything);
 }
 
 fn close(volume: &Volume, file: &Arc<OpenFile>) {

@@ -29,12 +29,19 @@ pub(crate) type Slots = [u64; 8];
 
 /// What is remembered in memory to find slots and empty chunks without a search. All of it may be lost.
 struct Hints {
-    /// For each region an inode block that had a free slot when last seen; 0 for none.
-    blocks: Vec<u32>,
+    /// For each region an inode block that had a free slot when last seen.
+    blocks: Vec<Option<AgBlock>>,
     /// First blocks of chunks that may have no used slot.
     empty: BTreeSet<u32>,
     /// A search of the whole tree found no free slot, and none has been freed since.
     exhausted: bool,
+}
+
+/// Which way a search goes through the chunks of a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Towards {
+    Start,
+    End,
 }
 
 /// Nodes of the inode tree are common blocks of the group. Freed ones wait for the checkpoint outside, so that no new
@@ -88,7 +95,7 @@ impl Chunks {
 
     fn of(pool: &Pool, tree: Tree, blocks: u32) -> Self {
         let regions = pool.block_count.div_ceil(pool.geometry.region_blocks()) as usize;
-        Self { tree, blocks, hints: Hints { blocks: vec![0; regions], empty: BTreeSet::new(), exhausted: false } }
+        Self { tree, blocks, hints: Hints { blocks: vec![None; regions], empty: BTreeSet::new(), exhausted: false } }
     }
 
     /// Writes them into an image of the group's header.
@@ -105,10 +112,7 @@ impl Chunks {
         store: &mut S,
         near: AgBlock,
     ) -> Result<Option<(AgBlock, u32)>> {
-        let hint = AgBlock(self.hints.blocks[pool.region_index(near)]);
-        if hint.0 == 0 {
-            return Ok(None);
-        }
+        let Some(hint) = self.hints.blocks[pool.region_index(near)] else { return Ok(None) };
         Ok(self.take_slots(pool, store, hint, 1)?.map(|slot| (hint, slot)))
     }
 
@@ -122,9 +126,12 @@ impl Chunks {
         grow: bool,
     ) -> Result<Option<(AgBlock, u32)>> {
         let region = blocks.pool.region_index(near);
-        let hint = AgBlock(std::mem::take(&mut self.hints.blocks[region]));
+        let hint = self.hints.blocks[region].take();
         // The chunk filled last goes on, wherever it lies: among many full ones the search near `near` would miss it.
-        let mut chunk = if hint.0 != 0 { self.chunk_of(&blocks.pool, store, hint)?.filter(has_room) } else { None };
+        let mut chunk = match hint {
+            Some(hint) => self.chunk_of(&blocks.pool, store, hint)?.filter(has_room),
+            None => None,
+        };
         if chunk.is_none() {
             chunk = self.chunk_near(&blocks.pool, store, near)?;
         }
@@ -132,12 +139,12 @@ impl Chunks {
             chunk = self.add_chunk(blocks, store, near)?;
         }
         if chunk.is_none() && !self.hints.exhausted {
-            chunk = self.find_chunk(&blocks.pool, store, 0, false, usize::MAX, has_room)?;
+            chunk = self.find_chunk(&blocks.pool, store, 0, Towards::End, usize::MAX, has_room)?;
             self.hints.exhausted = chunk.is_none();
         }
         let Some(chunk) = chunk else { return Ok(None) };
         let (block, slot) = self.allocate_in(&blocks.pool, store, chunk)?;
-        self.hints.blocks[region] = block.0;
+        self.hints.blocks[region] = Some(block);
         Ok(Some((block, slot)))
     }
 
@@ -219,9 +226,7 @@ impl Chunks {
             self.tree.remove(store, &mut Nodes { blocks, goal }, u64::from(start))?;
             self.blocks = inode_blocks;
             for hint in &mut self.hints.blocks {
-                if (start..start + count).contains(hint) {
-                    *hint = 0;
-                }
+                *hint = hint.filter(|hint| !(start..start + count).contains(&hint.0));
             }
             for block in start..start + u32::from(chunk.initialised) {
                 store.forget_inodes(blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(block)));
@@ -240,7 +245,7 @@ impl Chunks {
         store: &mut S,
         mut f: impl FnMut(&ChunkRecord),
     ) -> Result<()> {
-        self.find_chunk(pool, store, 0, false, usize::MAX, |chunk| {
+        self.find_chunk(pool, store, 0, Towards::End, usize::MAX, |chunk| {
             f(chunk);
             false
         })?;
@@ -262,18 +267,18 @@ impl Chunks {
         let here = |chunk: &ChunkRecord| {
             (chunk.start.get() >> pool.geometry.region_bits) as usize == region && has_room(chunk)
         };
-        let left = self.find_chunk(pool, store, near.0, true, NEAR_STEPS, here)?;
-        let right = self.find_chunk(pool, store, near.0 + 1, false, NEAR_STEPS, here)?;
+        let left = self.find_chunk(pool, store, near.0, Towards::Start, NEAR_STEPS, here)?;
+        let right = self.find_chunk(pool, store, near.0 + 1, Towards::End, NEAR_STEPS, here)?;
         Ok([left, right].into_iter().flatten().min_by_key(|chunk| chunk.start.get().abs_diff(u64::from(near.0))))
     }
 
-    /// The first chunk that `fits` among at most `steps` from `from` on, or backwards.
+    /// The first chunk that `fits` among at most `steps` from `from` on, towards one of the group's ends.
     fn find_chunk<S: BlockRead>(
         &self,
         pool: &Pool,
         store: &mut S,
         from: u32,
-        back: bool,
+        towards: Towards,
         mut steps: usize,
         mut fits: impl FnMut(&ChunkRecord) -> bool,
     ) -> Result<Option<ChunkRecord>> {
@@ -287,10 +292,9 @@ impl Chunks {
             steps -= 1;
             if steps == 0 || !matches!(found, Ok(None)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        if back {
-            self.tree.for_each_back_from(store, u64::from(from), look)?;
-        } else {
-            self.tree.for_each_from(store, u64::from(from), look)?;
+        match towards {
+            Towards::Start => self.tree.for_each_back_from(store, u64::from(from), look)?,
+            Towards::End => self.tree.for_each_from(store, u64::from(from), look)?,
         }
         Ok(found?)
     }
@@ -417,9 +421,7 @@ impl Chunks {
     fn note_given(&mut self, pool: &Pool, block: AgBlock) {
         self.hints.exhausted = false;
         let region = pool.region_index(block);
-        if self.hints.blocks[region] == 0 {
-            self.hints.blocks[region] = block.0;
-        }
+        self.hints.blocks[region].get_or_insert(block);
     }
 
     /// Changes which slots of an inode block are free: `change` gets them and how many they are, and gives their new number. The chunk's

@@ -5,7 +5,7 @@ use super::leftovers::settle_before_rename;
 use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
-use crate::dir::{self, Hit, Name, NewEntry, Search};
+use crate::dir::{self, Hit, Name, NewEntry, Room, Search};
 use crate::error::{Errno, Error, Result};
 use crate::file::OpenFile;
 use crate::inode;
@@ -14,7 +14,7 @@ use crate::order::soft::{Exchanged, SETTLE_TRIES, Soft};
 use crate::order::{Look, Txn};
 use crate::perm;
 use crate::planted::{Bug, planted};
-use crate::types::{FileType, Node, RenameMode, check_name};
+use crate::types::{FileType, Node, RenameMode, Time, check_name};
 use crate::volume::{OPERATION_BLOCKS, transact};
 use myriad_format::Ino;
 use myriad_format::inode::{NLINK_MAX, RawInode};
@@ -116,7 +116,8 @@ impl Ops<'_> {
             let source_hit = dir::search(&txn.look, source.dir, &source_dir, source.name)?.hit.ok_or(Errno::NOENT)?;
             check_name(target.name.bytes)?;
             let target_search = dir::search(&txn.look, target.dir, &target_dir, target.name)?;
-            let found = (Some(source_hit.ino), target_search.hit.map(|hit| hit.ino));
+            let target_hit = target_search.hit;
+            let found = (Some(source_hit.ino), target_hit.map(|hit| hit.ino));
             // Their locks may come before those held: then all are taken in order, and it is looked again.
             let is_locked =
                 found == known || [found.0, found.1].into_iter().flatten().all(|ino| volume.lock_also(&mut locks, ino));
@@ -130,226 +131,270 @@ impl Ops<'_> {
                 source_guard: &source_guard,
                 target_guard: &target_guard,
                 source_hit,
-                target_search,
+                target_hit,
+                mode,
                 slashes,
                 before,
             };
-            return self.rename_locked(txn, ends, (&mut source_dir, &mut target_dir), mode);
+            return self.rename_locked(txn, ends, target_search, (&mut source_dir, &mut target_dir));
         }
     }
 
+    /// The two directories are locked, and so is what the names lead to.
+    #[inline(always)]
     fn rename_locked(
         &self,
         txn: &mut Txn<'_>,
         ends: Ends<'_>,
+        target_search: Search,
         (source_dir, target_dir): (&mut RawInode, &mut RawInode),
-        mode: RenameMode,
     ) -> Result<Renamed> {
-        let (source, target, source_hit) = (ends.source, ends.target, ends.source_hit);
-        let target_hit = ends.target_search.hit;
-        let same_dir = source.dir == target.dir;
-        if mode.keeps_target() && target_hit.is_some() {
+        let (volume, mode) = (self.volume, ends.mode);
+        if mode.keeps_target() && ends.target_hit.is_some() {
             return Err(Errno::EXIST.into());
         }
-        if mode == RenameMode::Exchange && target_hit.is_none() {
+        if mode == RenameMode::Exchange && ends.target_hit.is_none() {
             return Err(Errno::NOENT.into());
         }
-        let mut moved = inode::read(&txn.look, source_hit.ino)?;
-        let replaced = match target_hit {
+        let moved = inode::read(&txn.look, ends.source_hit.ino)?;
+        let replaced = match ends.target_hit {
             Some(hit) => Some((hit, inode::read(&txn.look, hit.ino)?)),
             None => None,
         };
+        let mut inodes = Inodes { source_dir, target_dir, moved, replaced };
+        let plan = match self.judge_rename(txn, &ends, target_search, &inodes)? {
+            Verdict::Go(plan) => plan,
+            Verdict::End(renamed) => return Ok(renamed),
+        };
+
+        // From here on nothing is refused.
+        let now = volume.now();
+        if let Some(soft) = volume.soft.as_ref().filter(|_| plan.is_reshaping) {
+            soft.reshaped();
+        }
+        (inodes.source_dir.nlink, inodes.target_dir.nlink) = plan.links;
+        let gone = match inodes.replaced {
+            Some(replaced) if mode == RenameMode::Exchange => {
+                self.exchange_names(txn, &ends, &mut inodes, replaced, now)?;
+                Gone::Done
+            }
+            _ => self.move_name(txn, &ends, &mut inodes, plan, now)?,
+        };
+        let (source, ino) = (ends.source, ends.source_hit.ino);
+        inodes.moved.ctime = I64::new(now);
+        self.forget_name(source.dir, source.name, ino, &inodes.moved);
+        inode::write(txn, ino, &inodes.moved)?;
+        write_directories(txn, &ends, &mut inodes, now)?;
+        let replaced = inodes.replaced.as_ref().map(|(hit, raw)| inode::node(hit.ino, raw));
+        let changed = [Some(inode::node(ino, &inodes.moved)), replaced];
+        let emptied = emptied(volume, source.dir, inodes.directory_left(&ends));
+        Ok(Renamed::Done { gone, emptied, changed })
+    }
+
+    /// Whether a rename goes on, and how. The errors come in the order of Linux (do_renameat2, vfs_rename), so that programs see those they know.
+    #[inline(always)]
+    fn judge_rename(&self, txn: &mut Txn<'_>, ends: &Ends<'_>, search: Search, inodes: &Inodes<'_>) -> Result<Verdict> {
+        let (source, target, mode) = (ends.source, ends.target, ends.mode);
+        let (moved, replaced) = (&inodes.moved, &inodes.replaced);
         let is_leftover = |ino, raw: &RawInode, end: End<'_>| self.volume.is_leftover(ino, raw, end.dir, end.name.hash);
-        if is_leftover(source_hit.ino, &moved, source)
+        if is_leftover(ends.source_hit.ino, moved, source)
             || replaced.as_ref().is_some_and(|(hit, raw)| is_leftover(hit.ino, raw, target))
         {
             return Err(Errno::NOENT.into());
         }
-        // In the order of Linux (do_renameat2, vfs_rename), so that programs see the errors they know.
-        let target_is_dir = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
-        if mode == RenameMode::Exchange && ends.slashes.1 && !target_is_dir {
-            return Err(Errno::NOTDIR.into());
-        }
-        if !moved.is_dir() && (ends.slashes.0 || ends.slashes.1 && mode != RenameMode::Exchange) {
-            return Err(Errno::NOTDIR.into());
-        }
-        // Neither may end up below itself.
-        if moved.is_dir() && !same_dir && self.is_below(&txn.look, target.dir, source_hit.ino)? {
-            return Err(Errno::INVAL.into());
-        }
-        if let Some((hit, raw)) = &replaced
-            && raw.is_dir()
-            && !same_dir
-            && self.is_below(&txn.look, source.dir, hit.ino)?
-        {
-            return Err(if mode == RenameMode::Exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
-        }
-        if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == source_hit.ino) {
+        self.check_kinds_and_places(&txn.look, ends, inodes)?;
+        if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == ends.source_hit.ino) {
             // Two names of one file: POSIX says to do nothing.
-            return Ok(Renamed::NOTHING);
+            return Ok(Verdict::NOTHING);
         }
-        let victim = Guarded::new(&txn.look, source_hit.ino, &moved)?;
-        perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
-        match &replaced {
-            None => perm::may_access(self.cred, &ends.target_guard.subject(), perm::WRITE | perm::EXECUTE)?,
-            Some((hit, raw)) => {
-                let victim = Guarded::new(&txn.look, hit.ino, raw)?;
-                perm::may_delete(self.cred, &ends.target_guard.subject(), &victim.subject())?;
-                if mode != RenameMode::Exchange {
-                    match (moved.is_dir(), raw.is_dir()) {
-                        (true, false) => return Err(Errno::NOTDIR.into()),
-                        (false, true) => return Err(Errno::ISDIR.into()),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        // A directory that changes its parent has its ".." rewritten: that needs write permission on it.
-        if !same_dir {
-            for (ino, raw) in [(source_hit.ino, &moved)]
-                .into_iter()
-                .chain(replaced.iter().filter(|_| mode == RenameMode::Exchange).map(|(hit, raw)| (hit.ino, raw)))
-            {
-                if raw.is_dir() {
-                    crate::namei::check_access(&txn.look, self.cred, ino, raw, perm::WRITE)?;
-                }
-            }
-        }
-
-        if let Some((hit, raw)) = &replaced
+        self.check_permissions(&txn.look, ends, inodes)?;
+        if let Some((hit, raw)) = replaced
             && raw.is_dir()
             && mode != RenameMode::Exchange
             && !dir::is_empty(&txn.look, hit.ino, raw)?
         {
             return Err(Errno::NOTEMPTY.into());
         }
-        // Directories that the target's directory gets and loses; in an exchange the other one has them.
-        let comes = i32::from(moved.is_dir() && !same_dir);
-        let goes = i32::from(target_is_dir && (mode != RenameMode::Exchange || !same_dir));
-        target_dir.nlink = links_after(target_dir, comes - goes)?;
-        let back = if mode == RenameMode::Exchange { goes } else { 0 };
-        source_dir.nlink = links_after(source_dir, back - comes)?;
-
-        // Found only under the locks: the target may have come a moment ago.
-        let other = replaced.as_ref().filter(|_| mode == RenameMode::Exchange).map(|(hit, _)| hit.ino);
-        for ino in replaced.is_some().then_some(source_hit.ino).into_iter().chain(other) {
-            if let Some(file) = self.volume.files.find(ino)
-                && !ends.before.flushed.contains(&Some(file.node()))
-                && file.ahead.load(Ordering::Acquire)
-            {
-                return Ok(Renamed::FlushFirst(file));
-            }
+        let links = links_after_rename(ends, inodes)?;
+        if let Some(file) = self.must_flush(ends, inodes) {
+            return Ok(Verdict::End(Renamed::FlushFirst(file)));
         }
         if planted(Bug::RenameLost) && replaced.is_none() {
-            return Ok(Renamed::NOTHING);
+            return Ok(Verdict::NOTHING);
         }
-
-        let is_reshaping = moved.is_dir() && !same_dir || mode == RenameMode::Exchange;
-        if is_reshaping && self.must_wait(&ends, mode) {
+        let is_reshaping = moved.is_dir() && !ends.is_same_dir() || mode == RenameMode::Exchange;
+        if is_reshaping && self.must_wait(ends) {
             return if ends.before.settled < RESHAPE_TRIES {
-                Ok(Renamed::SettleFirst)
+                Ok(Verdict::End(Renamed::SettleFirst))
             } else {
                 Err(Errno::BUSY.into())
             };
         }
-        if ends.before.settled < SETTLE_TRIES && self.must_settle(txn, &ends, &replaced, mode)? {
-            return Ok(Renamed::SettleFirst);
+        if ends.before.settled < SETTLE_TRIES && self.must_settle(&txn.look, ends, &search, inodes)? {
+            return Ok(Verdict::End(Renamed::SettleFirst));
         }
         let room = match replaced {
             Some(_) => None,
-            None => Some(dir::prepare(&txn.look, target.dir, target_dir, target.name, ends.target_search)?),
+            None => Some(dir::prepare(&txn.look, target.dir, inodes.target_dir, target.name, search)?),
         };
-        let mut whiteout = None;
-        if mode.leaves_whiteout() {
-            whiteout = Some(Whiteout::reserve(self, txn, source.dir, source_dir, ends.source_guard)?);
-        }
+        let whiteout = match mode.leaves_whiteout() {
+            true => Some(Whiteout::reserve(self, txn, source.dir, inodes.source_dir, ends.source_guard)?),
+            false => None,
+        };
+        Ok(Verdict::Go(Plan { is_reshaping, links, room, whiteout }))
+    }
 
-        // From here on nothing is refused.
-        let volume = self.volume;
-        let now = volume.now();
-        let moved_type = (moved.mode.get() >> 12) as u8;
-        let mut gone = Gone::Done;
-        if let Some(soft) = volume.soft.as_ref().filter(|_| is_reshaping) {
-            soft.reshaped();
+    /// Refuses what asks for a directory and has none, and to move a directory below itself.
+    #[inline(always)]
+    fn check_kinds_and_places(&self, look: &Look<'_>, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<()> {
+        let is_exchange = ends.mode == RenameMode::Exchange;
+        let (moved, replaced) = (&inodes.moved, &inodes.replaced);
+        let target_is_dir = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
+        if is_exchange && ends.slashes.1 && !target_is_dir {
+            return Err(Errno::NOTDIR.into());
         }
-        match (replaced, mode) {
-            (Some((hit, mut other)), RenameMode::Exchange) => {
-                let other_type = (other.mode.get() >> 12) as u8;
-                if let Some(soft) = &volume.soft {
-                    let (a, b) = (source_hit.ino, hit.ino);
-                    let end = |end: End<'_>, old, new| Exchanged { dir: end.dir, hash: end.name.hash, old, new };
-                    soft.exchanged([end(source, a, b), end(target, b, a)], volume.ticks());
-                }
-                dir::replace(txn, target.dir, target_dir, target.name, hit, source_hit.ino, moved_type)?;
-                dir::replace(txn, source.dir, source_dir, source.name, source_hit, hit.ino, other_type)?;
-                set_identity(&mut moved, target, hit.position);
-                set_identity(&mut other, source, source_hit.position);
-                other.ctime = I64::new(now);
-                self.forget_name(target.dir, target.name, hit.ino, &other);
-                inode::write(txn, hit.ino, &other)?;
-            }
-            (replaced, _) => {
-                // The new name is there before the old one goes; within one transaction nobody sees both.
-                let mut source_hit = source_hit;
-                if let Some(room) = &room {
-                    let entry = NewEntry { name: target.name, ino: source_hit.ino, file_type: moved_type };
-                    let position = dir::insert(txn, target.dir, target_dir, entry, room)?;
-                    set_identity(&mut moved, target, position);
-                    if same_dir {
-                        source_hit = dir::again(&txn.look, source.dir, target_dir, source.name, source_hit)?;
-                    }
-                } else if let Some((hit, _)) = &replaced {
-                    dir::replace(txn, target.dir, target_dir, target.name, *hit, source_hit.ino, moved_type)?;
-                    set_identity(&mut moved, target, hit.position);
-                }
-                // The insertion may have changed where the directory keeps its entries.
-                let removal_dir = if same_dir { &mut *target_dir } else { &mut *source_dir };
-                if let Some(whiteout) = whiteout {
-                    let code = FileType::CharDevice.code();
-                    dir::replace(txn, source.dir, removal_dir, source.name, source_hit, whiteout.ino, code)?;
-                    whiteout.finish(txn, source.dir, source.name, source_hit.position)?;
-                } else {
-                    dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
-                }
-                if let Some((hit, mut raw)) = replaced {
-                    self.forget_name(target.dir, target.name, hit.ino, &raw);
-                    gone = drop_link(txn, hit.ino, &mut raw, now)?;
+        if !moved.is_dir() && (ends.slashes.0 || ends.slashes.1 && !is_exchange) {
+            return Err(Errno::NOTDIR.into());
+        }
+        if ends.is_same_dir() {
+            return Ok(());
+        }
+        if moved.is_dir() && self.is_below(look, ends.target.dir, ends.source_hit.ino)? {
+            return Err(Errno::INVAL.into());
+        }
+        if let Some((hit, raw)) = replaced
+            && raw.is_dir()
+            && self.is_below(look, ends.source.dir, hit.ino)?
+        {
+            return Err(if is_exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may take the old name away, and make the new one; and whether what is replaced is of the kind of what replaces it.
+    #[inline(always)]
+    fn check_permissions(&self, look: &Look<'_>, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<()> {
+        let is_exchange = ends.mode == RenameMode::Exchange;
+        let (moved, replaced) = (&inodes.moved, &inodes.replaced);
+        let victim = Guarded::new(look, ends.source_hit.ino, moved)?;
+        perm::may_delete(self.cred, &ends.source_guard.subject(), &victim.subject())?;
+        match replaced {
+            None => perm::may_access(self.cred, &ends.target_guard.subject(), perm::WRITE | perm::EXECUTE)?,
+            Some((hit, raw)) => {
+                let victim = Guarded::new(look, hit.ino, raw)?;
+                perm::may_delete(self.cred, &ends.target_guard.subject(), &victim.subject())?;
+                match (moved.is_dir(), raw.is_dir()) {
+                    _ if is_exchange => {}
+                    (true, false) => return Err(Errno::NOTDIR.into()),
+                    (false, true) => return Err(Errno::ISDIR.into()),
+                    _ => {}
                 }
             }
         }
-        moved.ctime = I64::new(now);
-        self.forget_name(source.dir, source.name, source_hit.ino, &moved);
-        inode::write(txn, source_hit.ino, &moved)?;
-        touch_dir(target_dir, now);
-        inode::write(txn, target.dir, target_dir)?;
-        if !same_dir {
-            touch_dir(source_dir, now);
-            inode::write(txn, source.dir, source_dir)?;
+        if ends.is_same_dir() {
+            return Ok(());
         }
-        let replaced = replaced.as_ref().map(|(hit, raw)| inode::node(hit.ino, raw));
-        let changed = [Some(inode::node(source_hit.ino, &moved)), replaced];
-        let emptied = emptied(volume, source.dir, if same_dir { target_dir } else { source_dir });
-        Ok(Renamed::Done { gone, emptied, changed })
+        // A directory that changes its parent has its ".." rewritten: that needs write permission on it.
+        let other = replaced.as_ref().filter(|_| is_exchange).map(|(hit, raw)| (hit.ino, raw));
+        for (ino, raw) in [(ends.source_hit.ino, moved)].into_iter().chain(other) {
+            if raw.is_dir() {
+                crate::namei::check_access(look, self.cred, ino, raw, perm::WRITE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is to replace another one, and has data in memory. Found only under the locks: the target may have come a moment ago.
+    #[inline(always)]
+    fn must_flush(&self, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Option<Arc<OpenFile>> {
+        let replaced = inodes.replaced.as_ref();
+        let other = replaced.filter(|_| ends.mode == RenameMode::Exchange).map(|(hit, _)| hit.ino);
+        let mut replacing = replaced.is_some().then_some(ends.source_hit.ino).into_iter().chain(other);
+        replacing.find_map(|ino| {
+            let is_ahead = |file: &Arc<OpenFile>| {
+                !ends.before.flushed.contains(&Some(file.node())) && file.ahead.load(Ordering::Acquire)
+            };
+            self.volume.files.find(ino).filter(is_ahead)
+        })
+    }
+
+    /// Each of two names leads to what the other one led to.
+    fn exchange_names(
+        &self,
+        txn: &mut Txn<'_>,
+        ends: &Ends<'_>,
+        inodes: &mut Inodes<'_>,
+        (hit, mut other): (Hit, RawInode),
+        now: Time,
+    ) -> Result<()> {
+        let (source, target, source_hit) = (ends.source, ends.target, ends.source_hit);
+        if let Some(soft) = &self.volume.soft {
+            let (a, b) = (source_hit.ino, hit.ino);
+            let end = |end: End<'_>, old, new| Exchanged { dir: end.dir, hash: end.name.hash, old, new };
+            soft.exchanged([end(source, a, b), end(target, b, a)], self.volume.ticks());
+        }
+        let (moved_type, other_type) = (type_code(&inodes.moved), type_code(&other));
+        dir::replace(txn, target.dir, inodes.target_dir, target.name, hit, source_hit.ino, moved_type)?;
+        dir::replace(txn, source.dir, inodes.source_dir, source.name, source_hit, hit.ino, other_type)?;
+        set_identity(&mut inodes.moved, target, hit.position);
+        set_identity(&mut other, source, source_hit.position);
+        other.ctime = I64::new(now);
+        self.forget_name(target.dir, target.name, hit.ino, &other);
+        inode::write(txn, hit.ino, &other)
+    }
+
+    /// The new name is there before the old one goes; within one transaction nobody sees both.
+    #[inline(always)]
+    fn move_name(
+        &self,
+        txn: &mut Txn<'_>,
+        ends: &Ends<'_>,
+        inodes: &mut Inodes<'_>,
+        plan: Plan,
+        now: Time,
+    ) -> Result<Gone> {
+        let (source, target) = (ends.source, ends.target);
+        let mut source_hit = ends.source_hit;
+        let moved_type = type_code(&inodes.moved);
+        if let Some(room) = &plan.room {
+            let entry = NewEntry { name: target.name, ino: source_hit.ino, file_type: moved_type };
+            let position = dir::insert(txn, target.dir, inodes.target_dir, entry, room)?;
+            set_identity(&mut inodes.moved, target, position);
+            if ends.is_same_dir() {
+                source_hit = dir::again(&txn.look, source.dir, inodes.target_dir, source.name, source_hit)?;
+            }
+        } else if let Some((hit, _)) = inodes.replaced {
+            dir::replace(txn, target.dir, inodes.target_dir, target.name, hit, source_hit.ino, moved_type)?;
+            set_identity(&mut inodes.moved, target, hit.position);
+        }
+        let removal_dir = inodes.directory_left(ends);
+        if let Some(whiteout) = plan.whiteout {
+            let code = FileType::CharDevice.code();
+            dir::replace(txn, source.dir, removal_dir, source.name, source_hit, whiteout.ino, code)?;
+            whiteout.finish(txn, source.dir, source.name, source_hit.position)?;
+        } else {
+            dir::remove(txn, source.dir, removal_dir, source.name, source_hit)?;
+        }
+        match inodes.replaced {
+            Some((hit, mut raw)) => {
+                self.forget_name(target.dir, target.name, hit.ino, &raw);
+                drop_link(txn, hit.ino, &mut raw, now)
+            }
+            None => Ok(Gone::Done),
+        }
     }
 
     /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
     /// waits, and an exchange begins with the shape that is durable (`order::soft`, exchange).
-    fn must_wait(&self, ends: &Ends<'_>, mode: RenameMode) -> bool {
+    fn must_wait(&self, ends: &Ends<'_>) -> bool {
         let Some(soft) = &self.volume.soft else { return false };
-        let is_known = mode != RenameMode::Exchange || ends.before.shapes == Some(soft.shapes());
+        let is_known = ends.mode != RenameMode::Exchange || ends.before.shapes == Some(soft.shapes());
         !is_known || soft.has_exchange()
     }
 
     /// Whether what a rename takes from its places must first be durable elsewhere.
-    fn must_settle(
-        &self,
-        txn: &Txn<'_>,
-        ends: &Ends<'_>,
-        replaced: &Option<(Hit, RawInode)>,
-        mode: RenameMode,
-    ) -> Result<bool> {
-        let look = &txn.look;
-        if let Some((hit, raw)) = replaced {
+    fn must_settle(&self, look: &Look<'_>, ends: &Ends<'_>, search: &Search, inodes: &Inodes<'_>) -> Result<bool> {
+        if let Some((hit, raw)) = &inodes.replaced {
             // What has other names has them on the device once that was asked for.
             let links = if raw.is_dir() || ends.before.settled > 0 { 1 } else { raw.nlink.get() };
             if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
@@ -357,10 +402,10 @@ impl Ops<'_> {
             {
                 return Ok(true);
             }
-        } else if dir::is_held(look, ends.target.dir, ends.target.name, &ends.target_search)? {
+        } else if dir::is_held(look, ends.target.dir, ends.target.name, search)? {
             return Ok(true);
         }
-        Ok(mode.leaves_whiteout()
+        Ok(ends.mode.leaves_whiteout()
             && look.holds_another(ends.source.dir, ends.source.name.tag(), ends.source_hit.ino, 1)?)
     }
 
@@ -381,6 +426,19 @@ impl Ops<'_> {
     }
 }
 
+/// Links of the source's and of the target's directory once the rename is done.
+fn links_after_rename(ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<(U32, U32)> {
+    let (is_exchange, same_dir) = (ends.mode == RenameMode::Exchange, ends.is_same_dir());
+    let target_is_dir = inodes.replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
+    // Directories that the target's directory gets and loses; in an exchange the other one has them.
+    let comes = i32::from(inodes.moved.is_dir() && !same_dir);
+    let goes = i32::from(target_is_dir && (!is_exchange || !same_dir));
+    let target = links_after(inodes.target_dir, comes - goes)?;
+    let back = if is_exchange { goes } else { 0 };
+    let source = links_after(inodes.source_dir, back - comes)?;
+    Ok((source, target))
+}
+
 /// Links of a directory once it has `change` more directories in it.
 fn links_after(dir: &RawInode, change: i32) -> Result<U32> {
     let links = dir.nlink.get();
@@ -388,6 +446,40 @@ fn links_after(dir: &RawInode, change: i32) -> Result<U32> {
         return Err(Errno::MLINK.into());
     }
     Ok(U32::new(links.saturating_add_signed(change)))
+}
+
+/// Writes the directories as ones that were changed now.
+fn write_directories(txn: &mut Txn<'_>, ends: &Ends<'_>, inodes: &mut Inodes<'_>, now: Time) -> Result<()> {
+    touch_dir(inodes.target_dir, now);
+    inode::write(txn, ends.target.dir, inodes.target_dir)?;
+    if !ends.is_same_dir() {
+        touch_dir(inodes.source_dir, now);
+        inode::write(txn, ends.source.dir, inodes.source_dir)?;
+    }
+    Ok(())
+}
+
+/// What becomes of an attempt at a rename.
+enum Verdict {
+    /// It ends here, and nothing has changed.
+    End(Renamed),
+    /// It is done, in this way. Nothing has changed but that what it needs is reserved.
+    Go(Plan),
+}
+
+impl Verdict {
+    const NOTHING: Self = Self::End(Renamed::NOTHING);
+}
+
+/// How a rename that nothing refuses is done.
+struct Plan {
+    /// A directory changes its parent, or two names are exchanged.
+    is_reshaping: bool,
+    /// Links that the source's and the target's directory then have.
+    links: (U32, U32),
+    /// Where the new name goes, if it replaces none.
+    room: Option<Room>,
+    whiteout: Option<Whiteout>,
 }
 
 /// How an attempt at a rename ended.
@@ -410,15 +502,39 @@ impl Renamed {
     const NOTHING: Self = Self::Done { gone: Gone::Done, emptied: None, changed: [None; 2] };
 }
 
+/// A rename whose directories and inodes are locked.
 struct Ends<'n> {
     source: End<'n>,
     target: End<'n>,
     source_guard: &'n Guarded,
     target_guard: &'n Guarded,
     source_hit: Hit,
-    target_search: Search,
+    target_hit: Option<Hit>,
+    mode: RenameMode,
     slashes: (bool, bool),
     before: Before,
+}
+
+impl Ends<'_> {
+    fn is_same_dir(&self) -> bool {
+        self.source.dir == self.target.dir
+    }
+}
+
+/// The inodes that a rename changes.
+struct Inodes<'i> {
+    /// Within one directory, only the target's is changed and written.
+    source_dir: &'i mut RawInode,
+    target_dir: &'i mut RawInode,
+    moved: RawInode,
+    replaced: Option<(Hit, RawInode)>,
+}
+
+impl Inodes<'_> {
+    /// The directory that loses the old name. The new name's insertion may have changed where it keeps its entries.
+    fn directory_left(&mut self, ends: &Ends<'_>) -> &mut RawInode {
+        if ends.is_same_dir() { self.target_dir } else { self.source_dir }
+    }
 }
 
 /// What has been done for a rename before it is tried again.
@@ -430,6 +546,11 @@ struct Before {
     settled: u32,
     /// The shape of the tree when that was done last (`Soft::shapes`).
     shapes: Option<u64>,
+}
+
+/// A file's type as an entry has it.
+fn type_code(raw: &RawInode) -> u8 {
+    (raw.mode.get() >> 12) as u8
 }
 
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {

@@ -11,12 +11,12 @@
 //! every error of a flush, shuts the volume down.
 
 use super::Txn;
-use super::checkpointer::Checkpointer;
+use super::checkpointer::{Checkpointer, Homing};
 use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
 use super::soft::{Due, Goal, Soft};
-use crate::cache::{Closed, FrameHeader, flag};
+use crate::cache::{Closed, FrameHeader, Placed, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -34,32 +34,32 @@ pub(super) fn is_away(header: &FrameHeader) -> bool {
     header.flags.load(Ordering::Relaxed) & flag::DEAD == 0 && header.unhomed.is_any()
 }
 
-/// Writes frames (block, frame; sorted) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
+/// Writes frames (sorted by block) home, sealed, in long requests. `lsn_of` is asked under the frame's latch with
 /// which LSN it is to be sealed; `None` leaves it out. `before` is told of those that are about to be written.
 pub(super) fn write_frames(
     volume: &Volume,
     staging: &mut AlignedBuf,
-    frames: &[(u64, u32)],
-    mut lsn_of: impl FnMut(u64, u32, &FrameHeader) -> Option<u64>,
-    mut before: impl FnMut(&[(u64, u32)]),
+    frames: &[Placed],
+    mut lsn_of: impl FnMut(Placed, &FrameHeader) -> Option<u64>,
+    mut before: impl FnMut(&[Placed]),
 ) -> Result<()> {
     let cache = &volume.cache;
     let block_size = cache.block_size();
     for batch in frames.chunks(volume.stage(staging, frames.len())) {
         let mut written = Vec::with_capacity(batch.len());
-        for &(block, index) in batch {
-            let bytes = cache.arena.read(index);
-            let Some(lsn) = lsn_of(block, index, cache.arena.header(index)) else { continue };
+        for &placed in batch {
+            let bytes = cache.arena.read(placed.frame);
+            let Some(lsn) = lsn_of(placed, cache.arena.header(placed.frame)) else { continue };
             let at = written.len() * block_size;
             let image = &mut staging[at..at + block_size];
             image.copy_from_slice(&bytes);
-            header::seal_at(image, &cache.volume, FsBlock(block), lsn);
-            written.push((block, index));
+            header::seal_at(image, &cache.volume, FsBlock(placed.block), lsn);
+            written.push(placed);
         }
         before(&written);
         volume.write_blocks(&written, &staging[..written.len() * block_size])?;
-        for &(block, index) in &written {
-            cache.came_home(block, index);
+        for &Placed { block, frame } in &written {
+            cache.came_home(block, frame);
         }
         volume.counters.add(Count::blocks_homed, written.len() as u64);
     }
@@ -73,11 +73,11 @@ pub(super) fn write_images(volume: &Volume, images: &mut Images, lsn: u64) -> Re
     }
     images.blocks.sort_unstable();
     for at in 0..images.blocks.len() {
-        let (block, .., image) = images.blocks[at];
+        let (Placed { block, .. }, image) = images.blocks[at];
         header::seal_at(images.get_mut(image), &volume.cache.volume, FsBlock(block), lsn);
     }
-    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(.., image)| images.get(image)).collect();
-    let block_of = |i: usize| images.blocks[i].0;
+    let parts: Vec<&[u8]> = images.blocks.iter().map(|&(_, image)| images.get(image)).collect();
+    let block_of = |i: usize| images.blocks[i].0.block;
     let request = |run: Range<usize>| WriteRequest {
         offset: block_of(run.start) << volume.geometry.block_bits,
         parts: &parts[run],
@@ -159,7 +159,7 @@ impl Checkpointer {
                 // The log does not have its changes.
                 self.finish(volume)?;
             }
-            self.write_home(volume, u64::MAX)
+            self.write_home(volume, Homing::All)
         });
         judged(volume, result)
     }
@@ -239,9 +239,9 @@ impl Checkpointer {
         while rounds > 0 {
             let waiting = self.released.len();
             self.run(volume)?;
-            self.fetch_overlay(volume, u64::MAX)?;
+            self.fetch_overlay(volume, Homing::All)?;
             self.away.append(&mut volume.cache.take_recovered());
-            self.write_home(volume, u64::MAX)?;
+            self.write_home(volume, Homing::All)?;
             settled = self.is_settled()
                 && volume.epoch.is_empty()
                 && !volume.cache.has_overlay()
@@ -272,7 +272,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    pub(super) fn write_ordered(&mut self, volume: &Volume, ordered: &[(u64, u32)]) -> Result<()> {
+    pub(super) fn write_ordered(&mut self, volume: &Volume, ordered: &[Placed]) -> Result<()> {
         if ordered.is_empty() {
             return Ok(());
         }
@@ -286,6 +286,7 @@ impl Checkpointer {
 mod tests {
     use super::super::log::{Home, home_of};
     use super::*;
+    use crate::cache::Sweep;
     use crate::error::Errno;
     use crate::volume::testing;
     use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
@@ -377,7 +378,7 @@ mod tests {
             assert!(matches!(home_of(header, block), Home::Write(_)));
             cache.kill(FsBlock(block));
             assert!(matches!(home_of(header, block), Home::Gone));
-            cache.sweep(true);
+            cache.sweep(Sweep::Everything);
             let pages: Vec<u32> = std::iter::from_fn(|| cache.take_private().filter(|&page| page != index)).collect();
             assert_eq!(header.flags.load(Ordering::Relaxed), flag::DATA | flag::PRIVATE);
             assert!(matches!(home_of(header, block), Home::Gone));

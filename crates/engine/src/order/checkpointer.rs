@@ -7,6 +7,7 @@ use super::epoch::Freed;
 use super::images::Images;
 use super::orphan_list::OrphanList;
 use super::soft::Round;
+use crate::cache::Placed;
 use myriad_device::{AlignedBuf, BeforeImages};
 use myriad_format::{FsBlock, Lsn};
 use myriad_log::{Checkpoint, Log, Sealed};
@@ -23,8 +24,8 @@ pub(crate) struct Checkpointer {
     pub(super) fresh: Images,
     /// Blocks that go home once their epoch is durable.
     pub(super) hot: Images,
-    /// Blocks whose logged changes are older than this position are to go home: there is little room in the log or the cache.
-    pub(super) home_before: u64,
+    /// Which blocks with logged changes are to go home, as there is little room in the log or the cache.
+    pub(super) homing: Homing,
     /// Through which file data and blocks that go home are written.
     pub(super) staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
@@ -49,14 +50,32 @@ pub(crate) struct Checkpointer {
     pub(super) moments: u64,
 }
 
+/// Blocks that are to go home, by the log position from which their changes can be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Homing {
+    None,
+    Before(Lsn),
+    All,
+}
+
+impl Homing {
+    pub fn includes(self, lsn: Lsn) -> bool {
+        match self {
+            Self::None => false,
+            Self::Before(before) => lsn < before,
+            Self::All => true,
+        }
+    }
+}
+
 /// A closed epoch on its way to the device. It stays when the host has no room for a write of it, and is written again.
 pub(super) struct Pending {
     pub number: u64,
     pub freed: Freed,
-    /// File data: block and frame, sorted.
-    pub ordered: Vec<(u64, u32)>,
-    /// Order `none`: changed blocks and their frames, sorted.
-    pub home: Vec<(u64, u32)>,
+    /// File data, sorted.
+    pub ordered: Vec<Placed>,
+    /// Order `none`: changed blocks, sorted.
+    pub home: Vec<Placed>,
     /// Order `log`: the checkpoint, once it has its place in the log, and the length of its body.
     pub sealed: Option<Sealed>,
     pub body_len: u64,
@@ -80,7 +99,7 @@ impl Checkpointer {
             away: Vec::new(),
             fresh: Images::new(block_size),
             hot: Images::new(block_size),
-            home_before: 0,
+            homing: Homing::None,
             staging: AlignedBuf::default(),
             released: pending,
             durable: 1,

@@ -6,8 +6,9 @@
 use super::group_commit::EpochNumber;
 use super::log::cost::EpochCost;
 use super::log::forgotten::Forgotten;
-use crate::cache::Closed;
+use crate::cache::{Closed, Placed};
 use crate::locks::{Mutex, Rank};
+use crate::thread_slot::SLOTS;
 use myriad_format::FsBlock;
 use std::sync::atomic::AtomicU64;
 
@@ -16,8 +17,8 @@ pub(crate) struct OpenEpoch {
     /// Frames changed, a list a thread slot.
     pub(super) dirty: Box<[Mutex<{ Rank::Leaf as u8 }, Vec<u32>>]>,
     pub freed: Mutex<{ Rank::Freed as u8 }, Freed>,
-    /// File data that must be on the device before the commit: block and frame.
-    pub ordered: Mutex<{ Rank::Leaf as u8 }, Vec<(u64, u32)>>,
+    /// File data that must be on the device before the commit.
+    pub ordered: Mutex<{ Rank::Leaf as u8 }, Vec<Placed>>,
     /// How many those are, readable without the lock.
     pub ordered_count: AtomicU64,
     /// What all this will take of the log and the next checkpoint.
@@ -37,7 +38,7 @@ pub(crate) struct Freed {
 impl OpenEpoch {
     pub fn new(granule_size: usize) -> Self {
         Self {
-            dirty: (0..64).map(|_| Mutex::new(Vec::new())).collect(),
+            dirty: (0..SLOTS).map(|_| Mutex::new(Vec::new())).collect(),
             freed: Mutex::new(Freed::default()),
             ordered: Mutex::new(Vec::new()),
             ordered_count: AtomicU64::new(0),
@@ -78,8 +79,8 @@ pub(super) struct ClosedEpoch {
     pub number: u64,
     pub dirty: Vec<u32>,
     pub freed: Freed,
-    /// File data: block and frame.
-    pub ordered: Vec<(u64, u32)>,
+    /// File data, sorted.
+    pub ordered: Vec<Placed>,
 }
 
 /// Joins extents that touch.

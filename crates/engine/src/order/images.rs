@@ -1,13 +1,14 @@
 //! Copies of blocks on their way to the device.
 
+use crate::cache::Placed;
 use myriad_device::AlignedBuf;
 use std::ops::Range;
 
 /// Blocks as they were when their epoch closed. Many lie in one buffer: each in its own page-aligned one would take twice the
 /// memory.
 pub(super) struct Images {
-    /// Block, frame, and which image it is.
-    pub blocks: Vec<(u64, u32, usize)>,
+    /// What was copied, and which image it is.
+    pub blocks: Vec<(Placed, usize)>,
     buffers: Vec<AlignedBuf>,
     block_size: usize,
 }
@@ -41,7 +42,7 @@ impl Images {
         if buffer == self.buffers.len() {
             self.buffers.push(AlignedBuf::zeroed(if buffer == 0 { FIRST } else { BUFFER }));
         }
-        self.blocks.push((block, frame, image));
+        self.blocks.push((Placed { block, frame }, image));
         let place = &mut self.buffers[buffer][range];
         place.copy_from_slice(bytes);
         place

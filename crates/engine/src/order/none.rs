@@ -4,7 +4,7 @@
 use super::checkpoint::{close_epoch, is_away, write_frames};
 use super::checkpointer::{Checkpointer, Pending};
 use super::epoch::ClosedEpoch;
-use crate::cache::{FrameHeader, flag};
+use crate::cache::{FrameHeader, Placed, flag};
 use crate::counters::Count;
 use crate::error::Result;
 use crate::volume::Volume;
@@ -19,7 +19,7 @@ impl Checkpointer {
         let ClosedEpoch { number, dirty, freed, ordered } =
             close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
         let cache = &volume.cache;
-        let mut home: Vec<(u64, u32)> = Vec::with_capacity(dirty.len());
+        let mut home = Vec::with_capacity(dirty.len());
         for index in dirty {
             let header = cache.arena.header(index);
             let flags = header.flags.fetch_and(!(flag::LISTED | flag::FRESH), Ordering::Relaxed);
@@ -28,12 +28,13 @@ impl Checkpointer {
             }
             header.mask.store(0, Ordering::Relaxed);
             header.unhomed.set_whole();
-            home.push((header.block.load(Ordering::Relaxed), index));
+            home.push(Placed { block: header.block.load(Ordering::Relaxed), frame: index });
         }
         drop(closed);
         volume.counters.add(Count::checkpoint_data_blocks, ordered.len() as u64);
         home.sort_unstable();
         let pending = Pending { number, freed, ordered, home, sealed: None, body_len: 0, has_unflushed: true };
+        debug_assert!(self.pending.is_none(), "no epoch closes before the last one is home");
         self.pending = Some(pending);
         self.finish_none(volume)
     }
@@ -52,7 +53,7 @@ impl Checkpointer {
 
     fn write_all_home(&mut self, volume: &Volume, pending: &Pending) -> Result<()> {
         self.write_ordered(volume, &pending.ordered)?;
-        let lsn_of = |block, _, header: &FrameHeader| {
+        let lsn_of = |Placed { block, .. }, header: &FrameHeader| {
             // The open epoch may have changed it again: what its block is to hold in the end is in the frame.
             (is_away(header) && header.block.load(Ordering::Relaxed) == block).then_some(0)
         };

@@ -1,7 +1,7 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
 use super::log::cost::Cost;
-use crate::cache::{Closed, Entered, Frame, FrameHeader, FrameWrite, flag, kind_code};
+use crate::cache::{Closed, Entered, Frame, FrameHeader, FrameWrite, Placed, flag, kind_code};
 use crate::counters::Count;
 use crate::edit::{Before, BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
 use crate::error::Result;
@@ -347,7 +347,7 @@ impl<'a> Txn<'a> {
     }
 
     /// File data that must be on the device before this epoch's commit.
-    pub fn order_data(&mut self, ino: Ino, writes: &[(u64, u32)]) {
+    pub fn order_data(&mut self, ino: Ino, writes: &[Placed]) {
         if let Some(soft) = &self.volume().soft {
             soft.has_data(ino, writes, self.as_of());
         }

@@ -21,8 +21,8 @@ use myriad_format::inode::{S_IFDIR, S_IFMT};
 const VERSION: u32 = 2;
 const HEADER_SIZE: usize = 4;
 const ENTRY_SIZE: usize = 8;
-/// Id of entries that name nobody (ACL_UNDEFINED_ID).
-const NO_ID: u32 = u32::MAX;
+/// Nobody's number: the id of entries that name nobody (ACL_UNDEFINED_ID).
+pub(super) const NO_ID: u32 = u32::MAX;
 
 /// Whom an entry is about. Numbers are the kernel's (linux/posix_acl.h), and so is the order entries come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

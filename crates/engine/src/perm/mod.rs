@@ -148,7 +148,7 @@ pub fn check_chmod(cred: &Cred, subject: &Subject<'_>) -> Result<(), Errno> {
 /// Only user 0 gives a file away; its owner may change the group to one of his own: EPERM (chown_ok, chgrp_ok). `None`
 /// leaves a number as it is. The number -1 is nobody's: EINVAL.
 pub fn check_chown(cred: &Cred, subject: &Subject<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-    if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+    if uid == Some(acl::NO_ID) || gid == Some(acl::NO_ID) {
         return Err(Errno::INVAL);
     }
     // Clearing set-id bits is a chmod, even when neither number changes.

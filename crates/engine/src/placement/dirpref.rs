@@ -85,7 +85,7 @@ impl Placement {
             }
             // Orlov asks for free inodes only. Where those are made of blocks, that is for free blocks.
             let (left, average) =
-                if self.table_inodes > 0 { (inodes, reach.average_inodes) } else { (free, reach.average_free) };
+                if self.table_inodes.is_some() { (inodes, reach.average_inodes) } else { (free, reach.average_free) };
             if backstop.is_none() && left >= average && left > 0 {
                 backstop = Some(region);
             }
@@ -190,7 +190,7 @@ mod tests {
         (geometry.ag_count, geometry.block_count) = (991, 991 << 10);
         for (files, expected) in [(0, 825), (1, 51)] {
             let mut p = Placement::new(&geometry, PlacementPolicy::DirPref, DirPref::default(), 7);
-            (p.table_inodes, p.region_inodes) = (991 * 2048, 2048);
+            (p.table_inodes, p.region_inodes) = (Some(991 * 2048), 2048);
             let mut directories = vec![0_u32; 991];
             let mut parent = RegionNo(0);
             for made in 0..6596 {

@@ -101,8 +101,8 @@ pub(crate) struct Placement {
     random: AtomicU64,
     /// The group in which `rotor` puts the next directory.
     rotor: AtomicU32,
-    /// Inodes in the tables of all groups; 0: inodes are made of blocks.
-    table_inodes: u64,
+    /// Inodes in the tables of all groups; `None`: inodes are made of blocks.
+    table_inodes: Option<u64>,
     /// Inodes for which a region has room.
     region_inodes: u64,
     /// Directories made in a region without files in between, as Orlov's `contigdirs`; in memory only.
@@ -115,10 +115,10 @@ impl Placement {
         let (table_inodes, region_inodes) = if geometry.has_table() {
             let last = AgNo(geometry.ag_count - 1);
             let others = u64::from(last.0) * u64::from(geometry.table_inodes(AgNo(0)));
-            (others + u64::from(geometry.table_inodes(last)), u64::from(geometry.table_inodes(AgNo(0))))
+            (Some(others + u64::from(geometry.table_inodes(last))), u64::from(geometry.table_inodes(AgNo(0))))
         } else {
             // What a region of FFS would have as a table: decision 0008.
-            (0, u64::from(geometry.region_blocks()) * u64::from(geometry.slots_per_block() - 1) / 8)
+            (None, u64::from(geometry.region_blocks()) * u64::from(geometry.slots_per_block() - 1) / 8)
         };
         Self {
             geometry: *geometry,
@@ -182,7 +182,7 @@ impl Placement {
         let count = (groups * geometry.regions_per_ag()).clamp(1, all);
         let average_free = averages.free_blocks / u64::from(all);
         let block_size = geometry.block_size() as u64;
-        let (average_dirs, dir_size, scan_max) = if self.table_inodes > 0 {
+        let (average_dirs, dir_size, scan_max) = if self.table_inodes.is_some() {
             let average_dirs = averages.directories / u64::from(all);
             let used = u64::from(geometry.region_blocks()).saturating_sub(average_free) * block_size;
             (average_dirs, used.checked_div(average_dirs), u32::MAX)
@@ -194,7 +194,7 @@ impl Placement {
             count,
             scan_max,
             average_free,
-            average_inodes: self.table_inodes.saturating_sub(averages.used_inodes) / u64::from(all),
+            average_inodes: self.table_inodes.unwrap_or(0).saturating_sub(averages.used_inodes) / u64::from(all),
             average_dirs,
             dir_size: dir_size.unwrap_or(0),
         }

@@ -14,7 +14,7 @@ use myriad_format::RegionNo;
 impl Placement {
     pub(super) fn fewest_of_all(&self, reach: Reach, summary: &mut impl FnMut(RegionNo) -> Summary) -> Choice {
         // Free inodes alone decide, where there is a table of them.
-        let reach = Reach { average_free: if self.table_inodes > 0 { 0 } else { reach.average_free }, ..reach };
+        let reach = Reach { average_free: if self.table_inodes.is_some() { 0 } else { reach.average_free }, ..reach };
         let region = fewest(0, u32::MAX, reach, summary).unwrap_or(RegionNo(0));
         Choice { region, counts_as: Count::placed_spread }
     }

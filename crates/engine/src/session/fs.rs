@@ -4,7 +4,7 @@ use super::NEXT_SESSION;
 use super::Session;
 use super::file::File;
 use super::life::{Mounted, run_background, run_search, spawn};
-use crate::cache::ProcessMark;
+use crate::cache::{ProcessMark, Sweep};
 use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result, Truncated};
 use crate::file;
@@ -317,7 +317,7 @@ impl Fs {
             file::flush_all(volume)?;
             volume.checkpointer.lock().settle(volume)?;
         }
-        volume.cache.sweep(true);
+        volume.cache.sweep(Sweep::Everything);
         volume.dir_hashes.drop_all();
         Ok(())
     }

@@ -12,7 +12,7 @@
 //! blocks, all of them would write the one word for large reservations, and another way would be needed.
 
 use super::Volume;
-use crate::cache::LIGHT_SUM_MAX;
+use crate::cache::{LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::order::{Look, Txn};
@@ -201,7 +201,7 @@ impl Volume {
     /// Evicts; when nothing can be evicted, makes a checkpoint and brings blocks home first.
     fn make_room(&self) -> Result<()> {
         for round in 0..8 {
-            self.cache.sweep(false);
+            self.cache.sweep(Sweep::ForRoom);
             if self.cache.has_free_frames() {
                 return Ok(());
             }
@@ -220,7 +220,7 @@ impl Volume {
 
     pub fn make_room_quietly(&self) {
         // A failure shows in what needs the room.
-        let _ = self.cache.sweep(false);
+        let _ = self.cache.sweep(Sweep::ForRoom);
         if !self.cache.has_free_frames() && !self.options.read_only {
             let _ = self.make_room();
         }

@@ -21,6 +21,7 @@
 //! Not here: whether the host can do it, and what its device says of that (`myriad_device::Discards`).
 
 use super::Volume;
+use crate::cache::Sweep;
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::locks::{Mutex, Rank};
@@ -196,7 +197,7 @@ impl Volume {
     fn with_free<R>(&self, ag: AgNo, from: u32, f: impl FnOnce(Part) -> Result<R>) -> Result<Option<R>> {
         // What is inside the gate cannot evict.
         if !self.cache.has_room() {
-            self.cache.sweep(false);
+            self.cache.sweep(Sweep::ForRoom);
         }
         {
             // One that is not made has no trees. Nobody makes it as long as we have the lock.

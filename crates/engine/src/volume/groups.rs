@@ -14,6 +14,7 @@
 //! but made anew from what is in use, none of this would be needed. `tests/scattered.rs` fails without it.
 
 use super::Volume;
+use crate::cache::Sweep;
 use crate::counters::Count;
 use crate::edit::BlockRead;
 use crate::error::{Errno, Result};
@@ -317,7 +318,7 @@ impl Volume {
         {
             // What is inside the gate cannot evict.
             if !self.cache.has_room() {
-                self.cache.sweep(false);
+                self.cache.sweep(Sweep::ForRoom);
                 // What has changed goes home first, and the rest comes with the next checkpoint.
                 if self.cache.free_frames() < FRAMES || done > 0 && !self.cache.has_free_frames() {
                     break;
@@ -359,7 +360,7 @@ impl Volume {
             }
             loop {
                 if !self.cache.has_room() {
-                    self.cache.sweep(false);
+                    self.cache.sweep(Sweep::ForRoom);
                 }
                 let mut txn = Txn::enter(self);
                 let mut freed = Vec::new();

@@ -30,14 +30,16 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Of a volume with so many frames in its cache, of blocks of `1 << block_bits` bytes, and with a log that holds so many bytes
-    /// (without a log: more than anything that could be written).
-    pub fn new(frames: u64, block_bits: u32, log_capacity: u64) -> Self {
+    /// if it has one.
+    pub fn new(frames: u64, block_bits: u32, log_capacity: Option<u64>) -> Self {
+        // Without a log there is no end to it.
+        let part_of_log = |part: u64| log_capacity.map_or(u64::MAX, |capacity| capacity / part);
         let part_of_cache = |bytes: u64| (frames / 16).min(bytes >> block_bits);
         let epoch = |log_part: u64, times: u64| {
             // Of a small cache most is hot soon: more of them, or there are checkpoints all the time.
             let hot_blocks = times * (frames / 8).min(IMAGES_SOFT_BYTES >> block_bits);
             Cost {
-                log_bytes: log_capacity / log_part,
+                log_bytes: part_of_log(log_part),
                 fresh_blocks: times * part_of_cache(IMAGES_SOFT_BYTES),
                 again_blocks: hot_blocks,
                 hot_blocks,
@@ -48,10 +50,10 @@ impl Limits {
         let limits = Self {
             epoch_due: epoch(12, 1),
             epoch_max: epoch(8, 2),
-            part_log_bytes_max: (log_capacity / 16).min((frames << block_bits) / 8),
+            part_log_bytes_max: part_of_log(16).min((frames << block_bits) / 8),
             dirty_pages_due: part_of_cache(DIRTY_SOFT_BYTES),
             dirty_pages_max: frames / 4,
-            overwrite_pages_max: (log_capacity / OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
+            overwrite_pages_max: part_of_log(OVERWRITE_LOG_BYTES).min(frames / 32).max(64) as usize,
         };
         // What is due begins before anybody has to wait for it.
         assert!(limits.dirty_pages_due <= limits.dirty_pages_max);

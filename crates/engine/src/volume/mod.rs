@@ -46,7 +46,7 @@ use myriad_format::choices::Choices;
 use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgNo, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
@@ -178,11 +178,10 @@ impl Volume {
             counters.clone(),
         )?;
         cache.bound_directories(options.dir_cache_limit());
-        let log_capacity = log.as_ref().map_or(u64::MAX / 2, Log::capacity);
+        let log_capacity = log.as_ref().map(Log::capacity);
         let checkpointer = Checkpointer::new(log, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
-        let usable: u64 = (0..geometry.ag_count).map(|ag| u64::from(geometry.usable_blocks_in(AgNo(ag)))).sum();
         let generation = generation_at(now(&options.clock));
         let for_log = if log_is_external { 0 } else { superblock.log_blocks.get() };
         let hasher = NameHasher::new(superblock.hash_key);
@@ -212,7 +211,7 @@ impl Volume {
                 inodes_used: AtomicI64::new(0),
                 directories: AtomicI64::new(0),
             },
-            usable_blocks: usable.saturating_sub(for_log),
+            usable_blocks: geometry.usable_blocks().saturating_sub(for_log),
             placement: Placement::new(&geometry, policy, options.dirpref, seed),
             names: NameCache::new(names_max, options.name_cache_absent)
                 .map_err(|source| Error::host("memory for the name cache", source))?,
@@ -297,12 +296,10 @@ impl Volume {
         log_open_error(error)
     }
 
-    /// Inodes that can be made while so many blocks are free.
-    pub(super) fn inodes_free(&self, free_blocks: u64) -> u64 {
-        match self.geometry.inodes_max() {
-            None => free_blocks * u64::from(self.geometry.slots_per_block() - 1),
-            Some(most) => most.saturating_sub(self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64),
-        }
+    /// Free inodes of all tables; `None` where inodes are made of blocks.
+    pub(super) fn table_inodes_free(&self) -> Option<u64> {
+        let used = self.totals.inodes_used.load(Ordering::Relaxed).max(0) as u64;
+        self.geometry.inodes_max().map(|most| most.saturating_sub(used))
     }
 
     pub fn statfs(&self) -> StatFs {
@@ -315,7 +312,7 @@ impl Volume {
             free_blocks: free,
             available_blocks: self.available_blocks(),
             inodes_used: self.totals.inodes_used.load(Ordering::Relaxed) as u64,
-            inodes_free: self.inodes_free(free),
+            inodes_free: self.table_inodes_free().unwrap_or(free * u64::from(self.geometry.slots_per_block() - 1)),
             directories: self.totals.directories.load(Ordering::Relaxed) as u64,
             name_max: myriad_format::dir::NAME_MAX as u32,
         }

@@ -55,7 +55,7 @@ impl Volume {
         if soft.is_much() {
             self.throttle_soft(soft)?;
         }
-        if soft.inodes_waiting() > 0 && self.inodes_free(u64::MAX >> 8) < INODES_FEW {
+        if soft.inodes_waiting() > 0 && self.table_inodes_free().is_some_and(|free| free < INODES_FEW) {
             // Never full while there is something to give back.
             self.commit_now()?;
         }

@@ -1,7 +1,7 @@
 //! Reading and writing the device; blocks that lie side by side go in one request.
 
 use super::Volume;
-use crate::cache::flag;
+use crate::cache::{Placed, flag};
 use crate::error::{Error, Result};
 use myriad_device::{AlignedBuf, ReadRequest, WriteRequest, is_full};
 use std::ops::Range;
@@ -48,14 +48,14 @@ impl Volume {
     }
 
     /// Writes the images of `blocks` (sorted), which lie one after the other in `buffer`: neighbours in one request.
-    pub fn write_blocks(&self, blocks: &[(u64, u32)], buffer: &[u8]) -> Result<()> {
+    pub fn write_blocks(&self, blocks: &[Placed], buffer: &[u8]) -> Result<()> {
         let bits = self.geometry.block_bits;
-        let runs = self.write_runs(blocks.len(), |i| blocks[i].0);
+        let runs = self.write_runs(blocks.len(), |i| blocks[i].block);
         let parts: Vec<[&[u8]; 1]> = runs.iter().map(|run| [&buffer[run.start << bits..run.end << bits]]).collect();
         let requests: Vec<WriteRequest<'_>> = runs
             .iter()
             .zip(&parts)
-            .map(|(run, parts)| WriteRequest { offset: blocks[run.start].0 << bits, parts })
+            .map(|(run, parts)| WriteRequest { offset: blocks[run.start].block << bits, parts })
             .collect();
         if requests.is_empty() { Ok(()) } else { self.write_requests(&requests) }
     }
@@ -70,28 +70,28 @@ impl Volume {
         per_batch
     }
 
-    /// Writes frames of file data (block, frame; sorted), unless they were freed meanwhile. They go through `staging`,
+    /// Writes frames of file data (sorted by block), unless they were freed meanwhile. They go through `staging`,
     /// which grows to what it has to hold: memory used before need not be cleared by the host.
-    pub fn write_data(&self, frames: &[(u64, u32)], staging: &mut AlignedBuf) -> Result<()> {
+    pub fn write_data(&self, frames: &[Placed], staging: &mut AlignedBuf) -> Result<()> {
         let block_size = self.cache.block_size();
         self.data_unflushed.store(true, Ordering::Release);
         for batch in frames.chunks(self.stage(staging, frames.len())) {
             let mut written = Vec::with_capacity(batch.len());
-            for &(block, index) in batch {
-                let bytes = self.cache.arena.read(index);
-                let header = self.cache.arena.header(index);
+            for &placed in batch {
+                let bytes = self.cache.arena.read(placed.frame);
+                let header = self.cache.arena.header(placed.frame);
                 let flags = header.flags.load(Ordering::Relaxed);
-                if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != block {
+                if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != placed.block {
                     continue;
                 }
                 header.flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
                 let at = written.len() * block_size;
                 staging[at..at + block_size].copy_from_slice(&bytes);
-                written.push((block, index));
+                written.push(placed);
             }
             self.write_blocks(&written, &staging[..written.len() * block_size])?;
-            for (block, index) in written {
-                self.cache.written(block, index);
+            for Placed { block, frame } in written {
+                self.cache.written(block, frame);
             }
         }
         Ok(())

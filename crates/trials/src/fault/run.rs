@@ -195,6 +195,9 @@ fn may_be_half_done(step: &Step) -> bool {
     matches!(step.op, Op::Write { .. } | Op::Allocate { how: Punch | Zero { .. }, .. })
 }
 
+/// What may have been made durable, in part, when a run ends by a failure.
+const SYNC: Step = Step { cred: 0, op: Op::Sync };
+
 struct Rig {
     devices: Vec<Arc<Device>>,
     starving: Starving,
@@ -295,100 +298,19 @@ impl Rig {
     }
 
     fn run_steps(&mut self, mut engine: Engine, steps: &[Step]) -> Result<(), String> {
-        let sync = Step { cred: 0, op: Op::Sync };
         let mut differ = Differ::new(self.rules);
         for (index, step) in steps.iter().enumerate() {
             let at = |message: String| format!("step {index}:\n{}{message}", shrink::show(std::slice::from_ref(step)));
             let clock = self.history.model().next_clock();
-            match unwound(self.op, || engine.run(step, clock)) {
-                Ok(Err(Errno::NOSPC)) if self.starving.struck() => {
-                    self.told = true;
-                    if step.op == Op::Remount {
-                        // Closing could not flush all; it may have made durable what it could.
-                        self.apply_failed(&sync);
-                        return Ok(());
-                    }
-                    if engine.fs().shut_down_reason().is_some() {
-                        // Half of the operation stands in memory, and no checkpoint has what it changed.
-                        after_failure(engine, step, &Error::Shutdown).map_err(at)?;
-                        if !self.is_one_piece(step) {
-                            self.apply_failed(step);
-                        }
-                        self.apply_failed(&sync);
-                        return Ok(());
-                    }
-                    if may_be_half_done(step) {
-                        // Closing may make durable what there is of it.
-                        let closed = engine.close();
-                        self.apply_failed(step);
-                        self.apply_failed(&sync);
-                        return match closed {
-                            Err(error) if !self.may_say(&error) => Err(format!("closing: {error}")),
-                            _ => Ok(()),
-                        };
-                    }
-                    if let Op::Open { slot, .. } | Op::OpenTmpfile { slot, .. } = step.op {
-                        // What was in the slot was closed first.
-                        let _ = self.apply(&Step { cred: 0, op: Op::Close { slot } });
-                    }
-                }
-                Ok(got) => {
-                    // What follows the byte that could not be had is not written, and the count says so.
-                    let short = self.told_or_struck().then(|| short_write(step, &got)).flatten();
-                    let step = short.as_ref().unwrap_or(step);
-                    let expected = self.apply(step);
-                    let compared = differ.answer(self.history.model(), step, &expected, &got);
-                    match (self.lie, compared) {
-                        (_, Ok(())) => {}
-                        (Lie::None, Err(message)) => return Err(at(message)),
-                        (_, Err(message)) if self.vouched => return Err(at(message)),
-                        // No checksum covers them.
-                        (_, Err(_)) if matches!((&step.op, &got), (Op::Read { .. }, Ok(_))) => self.wrong_bytes = true,
-                        // A hole and zeros are the same to the oracle, not to the seek.
-                        (_, Err(_)) if matches!(step.op, Op::SeekData { .. } | Op::SeekHole { .. }) => {
-                            self.wrong_bytes = true
-                        }
-                        // An old block was read, or a wrong target was followed; from here on the model knows nothing of
-                        // this volume.
-                        (_, Err(_)) if self.lie == Lie::Invisible || self.has_targets() => {
-                            give_up(engine);
-                            return Ok(());
-                        }
-                        (_, Err(message)) => return Err(at(message)),
-                    }
-                }
-                Err(error) if !is_expected(&error, self.lie) => {
-                    return Err(at(format!("not an error of the device: {error}")));
-                }
-                Err(error) => {
-                    self.told = true;
-                    self.host_was_full |= matches!(error, Error::HostFull(_));
-                    if step.op == Op::Remount {
-                        // The volume is closed, or was never opened again; what closing wrote counts.
-                        self.apply_failed(&sync);
-                        return Ok(());
-                    }
-                    if self.lie != Lie::None {
-                        self.apply_failed(step);
-                        self.apply_failed(&sync);
-                        give_up(engine);
-                        return Ok(());
-                    }
-                    if !step.op.is_change() {
-                        continue;
-                    }
-                    // A read that failed before anything was changed leaves no trace: the run goes on, and would show one.
-                    let is_down = engine.fs().shut_down_reason().is_some();
-                    if is_read(&error) && self.is_one_piece(step) && !is_down {
-                        continue;
-                    }
-                    // What trying again and closing write may be a checkpoint with or without the operation: whether it
-                    // is in effect is open from here on, but not whether it was promised.
-                    after_failure(engine, step, &error).map_err(at)?;
-                    self.apply_failed(step);
-                    self.apply_failed(&sync);
-                    return Ok(());
-                }
+            let left = match unwound(self.op, || engine.run(step, clock)) {
+                Ok(Err(Errno::NOSPC)) if self.starving.struck() => self.starved(engine, step),
+                Ok(got) => self.answered(engine, step, &got, &mut differ),
+                Err(error) if is_expected(&error, self.lie) => self.failed(engine, step, &error),
+                Err(error) => Err(format!("not an error of the device: {error}")),
+            };
+            match left.map_err(at)? {
+                Some(left) => engine = left,
+                None => return Ok(()),
             }
         }
         match unwound(self.op, || engine.close()) {
@@ -396,13 +318,109 @@ impl Rig {
             Err(_) => {
                 self.told = true;
                 // Closing may have made durable what nobody had asked for yet.
-                self.apply_failed(&sync);
+                self.apply_failed(&SYNC);
             }
             Ok(()) => {
-                let _ = self.apply(&sync);
+                let _ = self.apply(&SYNC);
             }
         }
         Ok(())
+    }
+
+    /// A step was refused for lack of space. The engine, if the run goes on.
+    fn starved(&mut self, mut engine: Engine, step: &Step) -> Result<Option<Engine>, String> {
+        self.told = true;
+        if step.op == Op::Remount {
+            // Closing could not flush all; it may have made durable what it could.
+            self.apply_failed(&SYNC);
+            return Ok(None);
+        }
+        if engine.fs().shut_down_reason().is_some() {
+            // Half of the operation stands in memory, and no checkpoint has what it changed.
+            after_failure(engine, step, &Error::Shutdown)?;
+            if !self.is_one_piece(step) {
+                self.apply_failed(step);
+            }
+            self.apply_failed(&SYNC);
+            return Ok(None);
+        }
+        if may_be_half_done(step) {
+            // Closing may make durable what there is of it.
+            let closed = engine.close();
+            self.apply_failed(step);
+            self.apply_failed(&SYNC);
+            return match closed {
+                Err(error) if !self.may_say(&error) => Err(format!("closing: {error}")),
+                _ => Ok(None),
+            };
+        }
+        if let Op::Open { slot, .. } | Op::OpenTmpfile { slot, .. } = step.op {
+            // What was in the slot was closed first.
+            let _ = self.apply(&Step { cred: 0, op: Op::Close { slot } });
+        }
+        Ok(Some(engine))
+    }
+
+    /// A step was answered: compares the answer with the model's. The engine, if the run goes on.
+    fn answered(
+        &mut self,
+        engine: Engine,
+        step: &Step,
+        got: &Answer,
+        differ: &mut Differ,
+    ) -> Result<Option<Engine>, String> {
+        // What follows the byte that could not be had is not written, and the count says so.
+        let short = self.told_or_struck().then(|| short_write(step, got)).flatten();
+        let step = short.as_ref().unwrap_or(step);
+        let expected = self.apply(step);
+        let compared = differ.answer(self.history.model(), step, &expected, got);
+        match (self.lie, compared) {
+            (_, Ok(())) => {}
+            (Lie::None, Err(message)) => return Err(message),
+            (_, Err(message)) if self.vouched => return Err(message),
+            // No checksum covers them.
+            (_, Err(_)) if matches!((&step.op, got), (Op::Read { .. }, Ok(_))) => self.wrong_bytes = true,
+            // A hole and zeros are the same to the oracle, not to the seek.
+            (_, Err(_)) if matches!(step.op, Op::SeekData { .. } | Op::SeekHole { .. }) => self.wrong_bytes = true,
+            // An old block was read, or a wrong target was followed; from here on the model knows nothing of this volume.
+            (_, Err(_)) if self.lie == Lie::Invisible || self.has_targets() => {
+                give_up(engine);
+                return Ok(None);
+            }
+            (_, Err(message)) => return Err(message),
+        }
+        Ok(Some(engine))
+    }
+
+    /// A step failed, as the device may make it. The engine, if the run goes on.
+    fn failed(&mut self, engine: Engine, step: &Step, error: &Error) -> Result<Option<Engine>, String> {
+        self.told = true;
+        self.host_was_full |= matches!(error, Error::HostFull(_));
+        if step.op == Op::Remount {
+            // The volume is closed, or was never opened again; what closing wrote counts.
+            self.apply_failed(&SYNC);
+            return Ok(None);
+        }
+        if self.lie != Lie::None {
+            self.apply_failed(step);
+            self.apply_failed(&SYNC);
+            give_up(engine);
+            return Ok(None);
+        }
+        if !step.op.is_change() {
+            return Ok(Some(engine));
+        }
+        // A read that failed before anything was changed leaves no trace: the run goes on, and would show one.
+        let is_down = engine.fs().shut_down_reason().is_some();
+        if is_read(error) && self.is_one_piece(step) && !is_down {
+            return Ok(Some(engine));
+        }
+        // What trying again and closing write may be a checkpoint with or without the operation: whether it is in effect is open
+        // from here on, but not whether it was promised.
+        after_failure(engine, step, error)?;
+        self.apply_failed(step);
+        self.apply_failed(&SYNC);
+        Ok(None)
     }
 
     /// Whether the error is one that the device may cause, or says that there is no space after there was none.

@@ -268,16 +268,7 @@ impl Worker<'_> {
                 let mut blocks = (block..last).step_by(2);
                 blocks.try_for_each(|block| self.write(file, block * size, size as usize, OpenOptions::default()))
             }
-            Do::Rewrite { file, len } => {
-                let returns = self.returns(true);
-                let Some(owned) = &mut self.files[file] else { return Ok(()) };
-                owned.synced = returns;
-                let options = OpenOptions { truncate: true, ..OpenOptions::READ_WRITE };
-                let handle = with_room(|_| self.session.open_node(owned.node, options)).map_err(text)?;
-                owned.bytes.clear();
-                owned.handle = Some(handle);
-                if len == 0 { Ok(()) } else { self.write(file, 0, len, OpenOptions::default()) }
-            }
+            Do::Rewrite { file, len } => self.rewrite(file, len),
             Do::Truncate { file, size } => {
                 let returns = self.returns(true);
                 let Some(owned) = self.open(file)? else { return Ok(()) };
@@ -289,22 +280,7 @@ impl Worker<'_> {
             Do::Punch { file, offset, len } => self.allocate(file, AllocateMode::Punch, offset, len),
             Do::Allocate { file, mode, offset, len } => self.allocate(file, mode, offset, len),
             Do::Rename { file, over, common } => self.rename(file, over, common),
-            Do::Link { file } => {
-                let path = self.new_path(false);
-                let session = self.session.fs().session(Cred::root());
-                let returns = self.returns(false);
-                let Some(owned) = self.open(file)? else { return Ok(()) };
-                if owned.path.is_none() && owned.handle().stat().map_err(text)?.nlink == 0 {
-                    once_with_room(Errno::EXIST, || session.link_file(owned.handle(), &path))
-                        .map_err(|error| format!("link: {error}"))?;
-                    let node = owned.node;
-                    owned.path = Some(path.clone());
-                    owned.synced &= returns;
-                    self.names_change();
-                    self.check_name(&path, Some(node))?;
-                }
-                Ok(())
-            }
+            Do::Link { file } => self.link(file),
             Do::Twice { file } => {
                 let second = self.new_path(false);
                 let Some(path) = self.files[file].as_ref().and_then(|owned| owned.path.clone()) else { return Ok(()) };
@@ -388,19 +364,7 @@ impl Worker<'_> {
                 self.table.media.host.break_after(after);
                 Ok(())
             }
-            Do::Visit { thread, file, reads } => {
-                let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
-                let Some(node) = node else { return Ok(()) };
-                self.visiting = match self.session.open_node(node, OpenOptions::READ) {
-                    Ok(file) => Some(file),
-                    Err(Error::Refused(Errno::STALE)) => return Ok(()),
-                    Err(error) => return Err(format!("visit: {error}")),
-                };
-                let Some(offset) = reads else { return Ok(()) };
-                let mut bytes = [0; 600];
-                let visited = self.visiting.as_ref().expect("just opened");
-                with_room(|_| visited.read_at(&mut bytes, offset)).map(drop).map_err(|error| format!("visit: {error}"))
-            }
+            Do::Visit { thread, file, reads } => self.visit(thread, file, reads),
             Do::Leave => {
                 self.visiting = None;
                 Ok(())
@@ -415,6 +379,51 @@ impl Worker<'_> {
             Do::Look { file } => self.look(file),
             Do::PowerCut => self.power_cut(),
         }
+    }
+
+    /// Cuts a file to nothing, and writes it again.
+    fn rewrite(&mut self, file: usize, len: usize) -> Result<(), String> {
+        let returns = self.returns(true);
+        let Some(owned) = &mut self.files[file] else { return Ok(()) };
+        owned.synced = returns;
+        let options = OpenOptions { truncate: true, ..OpenOptions::READ_WRITE };
+        let handle = with_room(|_| self.session.open_node(owned.node, options)).map_err(text)?;
+        owned.bytes.clear();
+        owned.handle = Some(handle);
+        if len == 0 { Ok(()) } else { self.write(file, 0, len, OpenOptions::default()) }
+    }
+
+    /// Gives a name to a file that was made without one.
+    fn link(&mut self, file: usize) -> Result<(), String> {
+        let path = self.new_path(false);
+        let session = self.session.fs().session(Cred::root());
+        let returns = self.returns(false);
+        let Some(owned) = self.open(file)? else { return Ok(()) };
+        if owned.path.is_some() || owned.handle().stat().map_err(text)?.nlink != 0 {
+            return Ok(());
+        }
+        once_with_room(Errno::EXIST, || session.link_file(owned.handle(), &path))
+            .map_err(|error| format!("link: {error}"))?;
+        let node = owned.node;
+        owned.path = Some(path.clone());
+        owned.synced &= returns;
+        self.names_change();
+        self.check_name(&path, Some(node))
+    }
+
+    /// Opens another thread's file and keeps it open; reads some of it, if there is an offset.
+    fn visit(&mut self, thread: usize, file: usize, reads: Option<u64>) -> Result<(), String> {
+        let node = self.table.nodes.lock().expect("no panic under it")[thread * FILES + file];
+        let Some(node) = node else { return Ok(()) };
+        self.visiting = match self.session.open_node(node, OpenOptions::READ) {
+            Ok(file) => Some(file),
+            Err(Error::Refused(Errno::STALE)) => return Ok(()),
+            Err(error) => return Err(format!("visit: {error}")),
+        };
+        let Some(offset) = reads else { return Ok(()) };
+        let mut bytes = [0; 600];
+        let visited = self.visiting.as_ref().expect("just opened");
+        with_room(|_| visited.read_at(&mut bytes, offset)).map(drop).map_err(|error| format!("visit: {error}"))
     }
 
     fn forget(&mut self, file: usize) {

@@ -6,7 +6,7 @@
 
 use super::header::{self, Block};
 use super::{BLOCK, acl, pax};
-use crate::transfer::batch::{Batch, Body, Entry, PART_SIZE, Segment};
+use crate::transfer::batch::{Batch, Body, Entry, Meta, PART_SIZE, Segment};
 use crate::transfer::path;
 use myriad_engine::FileType;
 use myriad_format::xattr::AttrIter;
@@ -44,49 +44,62 @@ impl<W: Write> Writer<W> {
         if meta.file_type() == FileType::Directory {
             self.name.push(b'/');
         }
-        let (kind, link) = match &entry.body {
-            Body::HardLink(target) => (b'1', batch.get(*target)),
-            Body::Symlink(target) => (b'2', batch.get(*target)),
-            _ => {
-                let kind = match meta.file_type() {
-                    FileType::CharDevice => b'3',
-                    FileType::BlockDevice => b'4',
-                    FileType::Directory => b'5',
-                    FileType::Fifo => b'6',
-                    FileType::File => b'0',
-                    FileType::Symlink | FileType::Socket => {
-                        unreachable!("a link has its target, and `takes` told of sockets")
-                    }
-                };
-                (kind, &b""[..])
-            }
-        };
+        let (kind, link) = kind_and_link(batch, entry);
+        let stored = self.lay_out(entry);
+
+        let mut block = [0; BLOCK];
+        self.records.clear();
+        if !self.map.is_empty() {
+            self.note_sparse(meta.size);
+        }
+        self.put_names(&mut block, link);
+        self.put_numbers(&mut block, meta, stored, owner);
+        self.put_times(&mut block, meta);
+        put_device(&mut block, meta)?;
+        // Of a second name, the attributes were told with the first.
+        if kind != b'1' {
+            self.push_attributes(batch.get(entry.xattrs));
+        }
+        self.extended()?;
+        self.header(&mut block, kind)?;
+        self.output.write_all(&self.map)?;
+        self.missing = stored - self.map.len() as u64;
+        self.padding = stored.next_multiple_of(BLOCK as u64) - stored;
+        match &entry.body {
+            Body::Whole(data) => self.data(batch.get(*data)),
+            _ => self.pad_if_done(),
+        }
+    }
+
+    /// Makes the map of a file with holes, an empty one for all others; how many bytes the archive stores of the entry, with the map.
+    fn lay_out(&mut self, entry: &Entry) -> u64 {
         self.map.clear();
-        let stored = match &entry.body {
+        match &entry.body {
             Body::Whole(data) => data.len() as u64,
             Body::Parts(segments) => {
                 let data: u64 = segments.iter().map(|segment| segment.length).sum();
-                if data < meta.size {
-                    put_map(&mut self.map, segments, meta.size);
+                if data < entry.meta.size {
+                    put_map(&mut self.map, segments, entry.meta.size);
                 }
                 self.map.len() as u64 + data
             }
             _ => 0,
-        };
-
-        let mut block = [0; BLOCK];
-        self.records.clear();
-        let is_sparse = !self.map.is_empty();
-        if is_sparse {
-            for (key, value) in [("major", "1"), ("minor", "0")] {
-                pax::push(&mut self.records, format!("GNU.sparse.{key}").as_bytes(), value.as_bytes());
-            }
-            pax::push(&mut self.records, b"GNU.sparse.name", &self.name);
-            pax::push(&mut self.records, b"GNU.sparse.realsize", meta.size.to_string().as_bytes());
-            let (directory, name) = path::split(&self.name);
-            self.name = [directory, if directory.is_empty() { b"" } else { b"/" }, b"GNUSparseFile.0/", name].concat();
         }
-        if !put_name(&mut block, &self.name) {
+    }
+
+    /// Says in records that what is stored begins with a map. The plain header then has another name, as GNU tar gives it.
+    fn note_sparse(&mut self, size: u64) {
+        for (key, value) in [("major", "1"), ("minor", "0")] {
+            pax::push(&mut self.records, format!("GNU.sparse.{key}").as_bytes(), value.as_bytes());
+        }
+        pax::push(&mut self.records, b"GNU.sparse.name", &self.name);
+        pax::push(&mut self.records, b"GNU.sparse.realsize", size.to_string().as_bytes());
+        let (directory, name) = path::split(&self.name);
+        self.name = [directory, if directory.is_empty() { b"" } else { b"/" }, b"GNUSparseFile.0/", name].concat();
+    }
+
+    fn put_names(&mut self, block: &mut Block, link: &[u8]) {
+        if !put_name(block, &self.name) {
             pax::push(&mut self.records, b"path", &self.name);
             put_short(&mut block[header::NAME], &self.name);
         }
@@ -94,6 +107,9 @@ impl<W: Write> Writer<W> {
             pax::push(&mut self.records, b"linkpath", link);
         }
         put_short(&mut block[header::LINK], link);
+    }
+
+    fn put_numbers(&mut self, block: &mut Block, meta: &Meta, stored: u64, owner: Option<(u32, u32)>) {
         header::put_number(&mut block[header::MODE], (meta.mode & 0o7777).into());
         let (uid, gid) = owner.unwrap_or((meta.uid, meta.gid));
         for (range, key, number) in
@@ -104,6 +120,9 @@ impl<W: Write> Writer<W> {
                 pax::push(&mut self.records, key.as_bytes(), number.to_string().as_bytes());
             }
         }
+    }
+
+    fn put_times(&mut self, block: &mut Block, meta: &Meta) {
         let seconds = u64::try_from(meta.mtime / 1_000_000_000).unwrap_or(0);
         if !header::put_number(&mut block[header::MTIME], seconds) {
             header::put_number(&mut block[header::MTIME], 0);
@@ -112,34 +131,16 @@ impl<W: Write> Writer<W> {
         if let Some(atime) = meta.atime {
             pax::push(&mut self.records, b"atime", pax::time_text(atime).as_bytes());
         }
-        if matches!(meta.file_type(), FileType::CharDevice | FileType::BlockDevice) {
-            let numbers =
-                [(header::MAJOR, rustix::fs::major(meta.rdev)), (header::MINOR, rustix::fs::minor(meta.rdev))];
-            for (range, number) in numbers {
-                if !header::put_number(&mut block[range], number.into()) {
-                    return Err(io::Error::other("a device number that no archive can hold"));
-                }
+    }
+
+    fn push_attributes(&mut self, xattrs: &[u8]) {
+        for attribute in AttrIter::new(xattrs) {
+            let (name, value) = attribute.expect("sources pack sound lists");
+            match (name, acl::text(value)) {
+                (acl::ACCESS, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.access", text.as_bytes()),
+                (acl::DEFAULT, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.default", text.as_bytes()),
+                _ => pax::push(&mut self.records, &[pax::XATTR, name].concat(), value),
             }
-        }
-        // Of a second name, the attributes were told with the first.
-        if kind != b'1' {
-            for attribute in AttrIter::new(batch.get(entry.xattrs)) {
-                let (name, value) = attribute.expect("sources pack sound lists");
-                match (name, acl::text(value)) {
-                    (acl::ACCESS, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.access", text.as_bytes()),
-                    (acl::DEFAULT, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.default", text.as_bytes()),
-                    _ => pax::push(&mut self.records, &[pax::XATTR, name].concat(), value),
-                }
-            }
-        }
-        self.extended()?;
-        self.header(&mut block, kind)?;
-        self.output.write_all(&self.map)?;
-        self.missing = stored - self.map.len() as u64;
-        self.padding = stored.next_multiple_of(BLOCK as u64) - stored;
-        match &entry.body {
-            Body::Whole(data) => self.data(batch.get(*data)),
-            _ => self.pad_if_done(),
         }
     }
 
@@ -204,6 +205,38 @@ impl<W: Write> Writer<W> {
         header::seal(block);
         self.output.write_all(block)
     }
+}
+
+/// The type of an entry, and what it links to.
+fn kind_and_link<'b>(batch: &'b Batch, entry: &Entry) -> (u8, &'b [u8]) {
+    match &entry.body {
+        Body::HardLink(target) => return (b'1', batch.get(*target)),
+        Body::Symlink(target) => return (b'2', batch.get(*target)),
+        _ => {}
+    }
+    let kind = match entry.meta.file_type() {
+        FileType::CharDevice => b'3',
+        FileType::BlockDevice => b'4',
+        FileType::Directory => b'5',
+        FileType::Fifo => b'6',
+        FileType::File => b'0',
+        FileType::Symlink | FileType::Socket => unreachable!("a link has its target, and `takes` told of sockets"),
+    };
+    (kind, b"")
+}
+
+fn put_device(block: &mut Block, meta: &Meta) -> io::Result<()> {
+    if !matches!(meta.file_type(), FileType::CharDevice | FileType::BlockDevice) {
+        return Ok(());
+    }
+    for (range, number) in
+        [(header::MAJOR, rustix::fs::major(meta.rdev)), (header::MINOR, rustix::fs::minor(meta.rdev))]
+    {
+        if !header::put_number(&mut block[range], number.into()) {
+            return Err(io::Error::other("a device number that no archive can hold"));
+        }
+    }
+    Ok(())
 }
 
 /// Splits a name over the two fields that it has; `false` if it does not fit.

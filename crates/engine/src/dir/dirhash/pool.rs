@@ -47,7 +47,8 @@ pub(super) struct Hash {
 
 impl Drop for Hash {
     fn drop(&mut self) {
-        self.meter.0.fetch_sub(self.charge, Ordering::Relaxed);
+        let had = self.meter.0.fetch_sub(self.charge, Ordering::Relaxed);
+        debug_assert!(had >= self.charge, "the meter has the sum of all charges");
     }
 }
 
@@ -140,7 +141,8 @@ impl Pool {
         let tail = self.tail;
         self.link(tail, number);
         self.link(number, END);
-        self.by_dir.insert(dir, number);
+        let other = self.by_dir.insert(dir, number);
+        debug_assert!(other.is_none(), "a directory has one hash at most");
         hash
     }
 

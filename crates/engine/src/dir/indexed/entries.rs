@@ -148,19 +148,19 @@ pub(crate) struct Run {
     pub capacity: usize,
 }
 
-/// Where [`insert`] would put an entry: its offset in the run, and the length of the free entry it replaces (0: after
-/// the last entry).
+/// Where [`insert`] would put an entry: its offset in the run, and the length of the free entry that it replaces. Without one it goes behind
+/// the last entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
     pub at: usize,
-    pub hole: usize,
+    pub hole: Option<usize>,
 }
 
 /// Looks for room for `size` bytes. `live` is the number of bytes in live entries: without enough free ones, the holes
 /// are not searched. No hole that begins before `from`, where an entry begins, is known to be as long.
 pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, from: usize, place: Place) -> Result<Option<Fit>> {
     if run.used + size <= run.capacity {
-        return Ok(Some(Fit { at: run.used, hole: 0 }));
+        return Ok(Some(Fit { at: run.used, hole: None }));
     }
     if live + size > run.capacity {
         return Ok(None);
@@ -170,7 +170,7 @@ pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, from: usize
         let entry = entry?;
         let length = usize::from(entry.header.length.get());
         if entry.header.ino.get() == 0 && length >= size {
-            return Ok(Some(Fit { at: entry.offset - ENTRIES_OFFSET, hole: length }));
+            return Ok(Some(Fit { at: entry.offset - ENTRIES_OFFSET, hole: Some(length) }));
         }
     }
     Ok(None)
@@ -179,14 +179,14 @@ pub(crate) fn fit(bytes: &[u8], run: &Run, size: usize, live: usize, from: usize
 /// Writes an entry where `fit` found room. Returns the bytes it takes and the new `used`.
 pub(crate) fn insert(edit: &mut BlockEdit<'_>, run: &Run, fit: &Fit, entry: &NewEntry<'_>) -> (usize, usize) {
     let size = entry_size(entry.name.bytes.len());
-    if fit.hole == 0 {
+    let Some(hole) = fit.hole else {
         write_entry(edit, run.base + fit.at, size, entry);
         return (size, run.used + size);
-    }
+    };
     // A rest too short to be an entry stays with this one.
-    let rest = fit.hole - size;
-    let taken = if rest >= EntryHeader::SIZE { size } else { fit.hole };
-    if taken < fit.hole {
+    let rest = hole - size;
+    let taken = if rest >= EntryHeader::SIZE { size } else { hole };
+    if taken < hole {
         write_free(edit, run.base + fit.at + taken, rest);
     }
     write_entry(edit, run.base + fit.at, taken, entry);

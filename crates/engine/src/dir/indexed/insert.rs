@@ -1,7 +1,7 @@
 //! Entries are added: into the inode's body, into the one block of a small directory, into blocks with room and the index.
 
 use super::entries::{self, Entries, Run};
-use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, run_of};
+use super::rooms::{NEXT_ROOM, ROOM_HEAD, ROOM_TRIES, add_entry_block, list_room, room_block, run_of};
 use super::{Room, entry_block, index, index_root, is_in_body, position_of, set_index_root};
 use crate::counters::Count;
 use crate::dir::hints::{Filled, Passed};
@@ -86,7 +86,7 @@ fn insert_in_body(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: &NewEn
     Fork::Inline.encode(raw);
     inode::change_body(txn, dir, raw, |edit, base, _| {
         let run = Run { base, used, capacity: used + size };
-        entries::insert(edit, &run, &entries::Fit { at: used, hole: 0 }, entry);
+        entries::insert(edit, &run, &entries::Fit { at: used, hole: None }, entry);
     })?;
     add_size(raw, size);
     Ok(Some(((ENTRIES_OFFSET + used) / 8) as u32))
@@ -138,13 +138,12 @@ fn insert_in_blocks(
             Some(head) => head,
             None => txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?,
         };
-        if head == LIST_END || head == 0 || tried == ROOM_TRIES {
+        let Some(block) = room_block(head).filter(|_| tried < ROOM_TRIES) else {
             add_entry_block(txn, source, dir, raw, root)?;
             tried = 0;
             continue;
-        }
+        };
         tried += 1;
-        let block = FileBlock(u64::from(head - 1));
         if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
             break position;
         }
@@ -198,7 +197,7 @@ fn insert_in_block(
         let Some(fit) = fit else { return Ok::<_, Error>(None) };
         let (taken, used) = entries::insert(edit, &run, &fit, entry);
         let filled = Filled { used, live: live + taken };
-        if fit.hole > 0 {
+        if fit.hole.is_some() {
             last.pass(dir, at, fit.at, size, filled);
         }
         entries::set_filled(edit, filled);

@@ -47,11 +47,11 @@ use crate::order::{Look, Txn};
 use crate::volume::Reason;
 use entries::{Entries, Run};
 use insert::insert_entry;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, LIST_END, NAME_MAX, entry_size};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, NAME_MAX, entry_size};
 use myriad_format::fork::Fork;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
-use rooms::{ROOM_TRIES, entry_blocks_max, list_room, run_of};
+use rooms::{ROOM_TRIES, entry_blocks_max, list_room, room_block, run_of};
 use zerocopy::little_endian::U64;
 
 /// Bytes that the longest entry takes at most, with a rest that was too short to be an entry of its own.
@@ -300,10 +300,7 @@ pub(crate) fn prepare(
     // No block can be added: one that an insertion tries must do.
     let mut next = root.room_head;
     for _ in 0..ROOM_TRIES {
-        if next == LIST_END || next == 0 {
-            break;
-        }
-        let block = FileBlock(u64::from(next - 1));
+        let Some(block) = room_block(next) else { break };
         let at = entry_block(look, dir, raw, block)?;
         let fits = look.read(at, BlockKind::DirEntries, |bytes| {
             next = EntryBlockHeader::read(bytes).next_room.get();

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
 use crate::volume::Share;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
@@ -46,6 +46,12 @@ pub(super) fn run_of(bytes: &[u8], at: FsBlock, limit: usize, place: Place) -> R
     }
     let capacity = bytes.len().min(limit) - ENTRIES_OFFSET;
     Ok((Run { base: ENTRIES_OFFSET, used: tail - ENTRIES_OFFSET, capacity }, live))
+}
+
+/// The block that a link of the list names: the index root's `room_head`, or `next_room` of a block on the list. `None` at its end. A head of 0,
+/// which check reports, ends the list as well.
+pub(super) fn room_block(link: u32) -> Option<FileBlock> {
+    if link == LIST_END { None } else { link.checked_sub(1).map(|block| FileBlock(block.into())) }
 }
 
 /// Puts a block at the head of the list of blocks with room, unless it is on it.

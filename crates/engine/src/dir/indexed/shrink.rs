@@ -3,7 +3,7 @@
 //! Each transaction does some small changes, after each of which the directory is sound: a directory without entries, which may get
 //! some before the next. [`clear`] ends it, once so few blocks are left that one transaction can free them.
 
-use super::rooms::{ENTRY_BLOCKS, NEXT_ROOM, ROOM_HEAD, list_room};
+use super::rooms::{ENTRY_BLOCKS, NEXT_ROOM, ROOM_HEAD, list_room, room_block};
 use super::{entry_block, index, index_root, index_root_in, is_in_body};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, free_blocks, is_in_blocks};
@@ -13,7 +13,7 @@ use crate::inode;
 use crate::map::{self, FILE_END};
 use crate::order::{Look, Txn};
 use crate::placement;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader, LIST_END};
+use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, IndexHeader};
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 
@@ -56,9 +56,7 @@ fn next_shrinking(look: &Look<'_>, dir: Ino, raw: &RawInode, root: FsBlock) -> R
     if made <= 1 {
         return Ok(None);
     }
-    let is_unlisted = head == LIST_END || head == 0;
-    let next_room = |block: u32| -> Result<(FsBlock, u32)> {
-        let block = FileBlock(u64::from(block));
+    let next_room = |block: FileBlock| -> Result<(FsBlock, u32)> {
         let at = entry_block(look, dir, raw, block)?;
         look.read(at, BlockKind::DirEntries, |bytes| {
             header::verify_owner(bytes, at, dir.0)?;
@@ -71,12 +69,17 @@ fn next_shrinking(look: &Look<'_>, dir: Ino, raw: &RawInode, root: FsBlock) -> R
             Ok((at, header.next_room.get()))
         })?
     };
-    if is_unlisted || next_room(made - 1)?.1 == 0 {
-        let left = if is_unlisted { made.saturating_sub(GIVEN_UP_MAX as u32).max(1) } else { made - 1 };
+    let give_up = |left: u32| {
         let gone = (left..made).map(|block| entry_block(look, dir, raw, FileBlock(u64::from(block))));
-        return Ok(Some(Shrinking::Blocks { left, gone: gone.collect::<Result<_>>()? }));
+        Ok(Some(Shrinking::Blocks { left, gone: gone.collect::<Result<_>>()? }))
+    };
+    let Some(first) = room_block(head) else {
+        return give_up(made.saturating_sub(GIVEN_UP_MAX as u32).max(1));
+    };
+    if next_room(FileBlock(u64::from(made - 1)))?.1 == 0 {
+        return give_up(made - 1);
     }
-    let (block, next) = next_room(head - 1)?;
+    let (block, next) = next_room(first)?;
     if next == 0 {
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "room_head", value: u64::from(head) }.into());
     }

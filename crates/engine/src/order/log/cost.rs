@@ -7,6 +7,7 @@
 //! All orders count alike. Without a log, the bytes of log still say how much a checkpoint has to do.
 
 use crate::cache::FrameHeader;
+use myriad_format::Lsn;
 use myriad_format::log::{PendingFree, RecordHeader};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,7 +74,7 @@ impl Cost {
 /// What the open epoch has come to.
 pub(crate) struct EpochCost {
     sum: Cost<AtomicU64>,
-    /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate.
+    /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate. None is older than 0.
     home_before: AtomicU64,
     granule_size: u64,
 }
@@ -122,16 +123,15 @@ impl EpochCost {
         self.sum.away_blocks.store(blocks as u64, Ordering::Relaxed);
     }
 
-    /// Expects blocks to go home whose logged changes are older than `before`.
-    pub fn expect_home(&self, before: u64) {
-        self.home_before.store(before, Ordering::Relaxed);
+    /// Expects blocks to go home whose logged changes are older than `before`; `None`: no blocks.
+    pub fn expect_home(&self, before: Option<Lsn>) {
+        self.home_before.store(before.map_or(0, |lsn| lsn.0), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use myriad_format::Lsn;
 
     #[test]
     fn an_epoch_adds_exceeds_and_begins_anew() {
@@ -174,7 +174,7 @@ mod tests {
         cost.mark(header, 1, &epoch);
         assert_eq!((cost.away_blocks, cost.again_blocks, cost.hot_blocks), (1, 1, 0));
         header.mask.store(0, Ordering::Relaxed);
-        epoch.expect_home(6);
+        epoch.expect_home(Some(Lsn(6)));
         cost.mark(header, 1, &epoch);
         assert_eq!((cost.again_blocks, cost.hot_blocks), (2, 1));
     }

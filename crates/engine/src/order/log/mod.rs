@@ -21,9 +21,9 @@ pub(super) mod cost;
 pub(super) mod forgotten;
 
 use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
-use super::checkpointer::{Checkpointer, Pending};
+use super::checkpointer::{Checkpointer, Homing, Pending};
 use super::epoch::{ClosedEpoch, join_neighbours};
-use crate::cache::{FrameHeader, flag};
+use crate::cache::{FrameHeader, Placed, Sweep, flag};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::planted::{Bug, planted};
@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 /// What is to be done about a frame that was seen to hold logged changes of a block.
 pub(super) enum Home {
     /// Write it, sealed with this LSN.
-    Write(u64),
+    Write(Lsn),
     /// The open epoch has changed it.
     Later,
     /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page, whose header
@@ -56,19 +56,19 @@ pub(super) fn home_of(header: &FrameHeader, block: u64) -> Home {
         Some(_) if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block => {
             Home::Later
         }
-        Some(lsn) => Home::Write(lsn.0),
+        Some(lsn) => Home::Write(lsn),
     }
 }
 
 impl Checkpointer {
     pub(super) fn retire_log_running(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
         let Some(log) = self.log.take() else { return Ok(()) };
-        self.fetch_overlay(volume, u64::MAX)?;
+        self.fetch_overlay(volume, Homing::All)?;
         if volume.cache.has_overlay() {
             return Err(Errno::NOMEM.into());
         }
         self.away.append(&mut volume.cache.take_recovered());
-        self.write_home(volume, u64::MAX)?;
+        self.write_home(volume, Homing::All)?;
         volume.device_flush()?;
         myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
         self.settle(volume)?;
@@ -116,6 +116,7 @@ impl Checkpointer {
         let has_unflushed = !self.fresh.blocks.is_empty();
         let body_len = self.builder.body_len();
         let (home, sealed) = (Vec::new(), None);
+        debug_assert!(self.pending.is_none(), "no epoch closes before the last one is durable");
         self.pending = Some(Pending { number, freed, ordered, home, sealed, body_len, has_unflushed });
         self.finish_log(volume)
     }
@@ -186,8 +187,8 @@ impl Checkpointer {
         let capacity = log.capacity();
         let is_full_soon = log.room() < log.checkpoint_max() + capacity / 8;
         // A little of the next epoch's own length on top.
-        let before = if is_full_soon { log.head().0.saturating_sub(capacity / 4 - capacity / 16) } else { 0 };
-        volume.epoch.cost.expect_home(before);
+        let before = log.head().0.saturating_sub(capacity / 4 - capacity / 16);
+        volume.epoch.cost.expect_home(is_full_soon.then_some(Lsn(before)));
     }
 
     /// Whether the cache is full of blocks that are away.
@@ -219,7 +220,7 @@ impl Checkpointer {
             if mask == 0 {
                 continue;
             }
-            if header.unhomed.logged_from().is_some_and(|lsn| lsn.0 < self.home_before) {
+            if header.unhomed.logged_from().is_some_and(|lsn| self.homing.includes(lsn)) {
                 // It holds the log's tail, and operations touch it too often for it to go home in between.
                 self.hot.push(block.0, index, &bytes);
             }
@@ -239,19 +240,19 @@ impl Checkpointer {
         let crowded = self.is_crowded(volume);
         // What one checkpoint may take is half the ring in whole units; there is never room for more.
         let is_short = room < log.checkpoint_max();
-        let old = head.saturating_sub(capacity / 4);
-        self.home_before = match (crowded, is_short) {
-            (true, _) => u64::MAX,
+        let old = if head > capacity / 4 { Homing::Before(Lsn(head - capacity / 4)) } else { Homing::None };
+        self.homing = match (crowded, is_short) {
+            (true, _) => Homing::All,
             (false, true) => old,
-            (false, false) => 0,
+            (false, false) => Homing::None,
         };
-        if self.home_before > 0 {
-            self.write_home(volume, self.home_before)?;
+        if self.homing != Homing::None {
+            self.write_home(volume, self.homing)?;
         }
         // After that: what is home by now can give way to it.
-        if is_short && volume.cache.has_overlay() {
+        if is_short && old != Homing::None && volume.cache.has_overlay() {
             self.fetch_overlay(volume, old)?;
-            self.write_home(volume, self.home_before)?;
+            self.write_home(volume, self.homing)?;
         }
         // The commit that follows flushes these home writes, and only the next one may use the room they make. When
         // that would be too late, flush and move the tail now.
@@ -267,9 +268,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads blocks that only the log knows from before `before`, so that they can be written home: those for which there are frames. The
-    /// others stay in the overlay, which holds the log's tail.
-    pub(super) fn fetch_overlay(&mut self, volume: &Volume, before: u64) -> Result<()> {
+    /// Reads the blocks that only the log knows and that are to go home: those for which there are frames. The others stay in the overlay,
+    /// which holds the log's tail.
+    pub(super) fn fetch_overlay(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         /// Blocks read at a time.
         const BATCH: usize = 256;
         if !volume.cache.has_overlay() {
@@ -277,7 +278,7 @@ impl Checkpointer {
         }
         let mut blocks: Vec<u64> = {
             let overlay = volume.cache.overlay.read();
-            overlay.blocks().filter(|(_, lsn)| lsn.0 < before).map(|(block, _)| block.0).collect()
+            overlay.blocks().filter(|&(_, lsn)| homing.includes(lsn)).map(|(block, _)| block.0).collect()
         };
         blocks.sort_unstable();
         let mut rest = &blocks[..];
@@ -303,10 +304,10 @@ impl Checkpointer {
     /// theirs, which are free again before the next are taken. Where frames are few, or many of them away, what can be written home is, and gives way.
     fn frames_to_fetch(&mut self, volume: &Volume) -> Result<usize> {
         // Not what makes checkpoints when it finds nothing to evict: this is one.
-        volume.cache.sweep(false);
+        volume.cache.sweep(Sweep::ForRoom);
         if volume.cache.spare_frames() == 0 || self.is_crowded(volume) {
-            self.write_home(volume, u64::MAX)?;
-            volume.cache.sweep(false);
+            self.write_home(volume, Homing::All)?;
+            volume.cache.sweep(Sweep::ForRoom);
         }
         match volume.cache.spare_frames() {
             0 => Ok(volume.cache.free_frames() / 8),
@@ -314,11 +315,11 @@ impl Checkpointer {
         }
     }
 
-    /// Writes home the blocks whose logged changes are older than `before` and that the open epoch has not touched.
-    pub(super) fn write_home(&mut self, volume: &Volume, before: u64) -> Result<()> {
+    /// Writes the blocks home that are to go there, but for those that the open epoch has changed.
+    pub(super) fn write_home(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         let cache = &volume.cache;
         let mut keep = Vec::with_capacity(self.away.len());
-        let mut home: Vec<(u64, u32)> = Vec::new();
+        let mut home = Vec::new();
         for index in std::mem::take(&mut self.away) {
             let header = cache.arena.header(index);
             // A sweep may have given a dead frame to another block meanwhile; what counts is what it holds now.
@@ -326,28 +327,30 @@ impl Checkpointer {
                 None => {
                     header.flags.fetch_and(!flag::AWAY, Ordering::Relaxed);
                 }
-                Some(lsn) if lsn.0 < before => home.push((header.block.load(Ordering::Relaxed), index)),
+                Some(lsn) if homing.includes(lsn) => {
+                    home.push(Placed { block: header.block.load(Ordering::Relaxed), frame: index })
+                }
                 Some(_) => keep.push(index),
             }
         }
         home.sort_unstable();
         home.dedup();
-        let lsn_of = |block, index, header: &FrameHeader| match home_of(header, block) {
-            Home::Write(lsn) => Some(lsn),
+        let lsn_of = |Placed { block, frame }, header: &FrameHeader| match home_of(header, block) {
+            Home::Write(lsn) => Some(lsn.0),
             Home::Later => {
-                keep.push(index);
+                keep.push(frame);
                 None
             }
             Home::Gone => None,
         };
         let mut staging = std::mem::take(&mut self.staging);
         let written = write_frames(volume, &mut staging, &home, lsn_of, |frames| {
-            self.keep(volume, frames.iter().map(|&(block, _)| block))
+            self.keep(volume, frames.iter().map(|placed| placed.block))
         });
         self.staging = staging;
         if written.is_err() {
             // Those that did not arrive still hold the log's tail.
-            keep.extend(home.iter().map(|&(_, index)| index));
+            keep.extend(home.iter().map(|placed| placed.frame));
         }
         self.away = keep;
         written
@@ -356,7 +359,7 @@ impl Checkpointer {
     fn write_fresh(&mut self, volume: &Volume) -> Result<()> {
         let lsn = self.next_lsn();
         write_images(volume, &mut self.fresh, lsn)?;
-        for &(block, frame, _) in &self.fresh.blocks {
+        for &(Placed { block, frame }, _) in &self.fresh.blocks {
             volume.cache.written(block, frame);
         }
         self.fresh.clear();
@@ -366,11 +369,11 @@ impl Checkpointer {
     /// Writes blocks home whose changes had been in the log only.
     fn write_hot(&mut self, volume: &Volume) -> Result<()> {
         let lsn = self.next_lsn();
-        let blocks: Vec<u64> = self.hot.blocks.iter().map(|&(block, ..)| block).collect();
+        let blocks: Vec<u64> = self.hot.blocks.iter().map(|(placed, _)| placed.block).collect();
         self.keep(volume, blocks.into_iter());
         write_images(volume, &mut self.hot, lsn)?;
         volume.counters.add(Count::blocks_homed, self.hot.blocks.len() as u64);
-        for &(block, frame, _) in &self.hot.blocks {
+        for &(Placed { block, frame }, _) in &self.hot.blocks {
             volume.cache.came_home(block, frame);
         }
         self.hot.clear();

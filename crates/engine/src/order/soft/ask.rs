@@ -2,6 +2,7 @@
 //! "no", at the cost of a look at a field.
 
 use super::Soft;
+use crate::cache::Sweep;
 use crate::error::Result;
 use crate::inode::check_named;
 use crate::order::{Look, Txn};
@@ -99,7 +100,7 @@ impl Volume {
                 continue;
             }
             if !self.cache.has_room() {
-                self.cache.sweep(false);
+                self.cache.sweep(Sweep::ForRoom);
             }
             let mut txn = Txn::enter(self);
             let counted = (|| {

@@ -24,21 +24,21 @@ const NS_PER_MS: u64 = 1_000_000;
 /// Milliseconds between two visits, unless something is due sooner.
 const VISIT_MS: u64 = 1000;
 
-/// How long changes are held back, in milliseconds; 0: until a sync.
+/// How long changes are held back, in milliseconds; `None`: until a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delays {
-    data: u64,
-    directories: u64,
-    metadata: u64,
+    data: Option<u64>,
+    directories: Option<u64>,
+    metadata: Option<u64>,
 }
 
-/// Changes of each kind that are at least so old, in nanoseconds. `u64::MAX`: none.
+/// Changes of each kind that are at least so old, in nanoseconds. `None`: no changes of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
     now: Time,
-    data: u64,
-    directories: u64,
-    metadata: u64,
+    data: Option<u64>,
+    directories: Option<u64>,
+    metadata: Option<u64>,
 }
 
 /// What goes along with what is due: the judge shows a fact only once all of these last.
@@ -60,10 +60,11 @@ impl Delays {
     pub fn of(options: &MountOptions) -> Option<Self> {
         let MountOptions { file_delay_ms, dir_delay_ms, meta_delay_ms, commit_interval_ms: commit, .. } = *options;
         let is_any = file_delay_ms.or(dir_delay_ms).or(meta_delay_ms).is_some();
+        let delay = |ms: Option<u64>| Some(ms.unwrap_or(commit)).filter(|&ms| ms > 0);
         is_any.then(|| Self {
-            data: file_delay_ms.unwrap_or(commit),
-            directories: dir_delay_ms.unwrap_or(commit),
-            metadata: meta_delay_ms.unwrap_or(commit),
+            data: delay(file_delay_ms),
+            directories: delay(dir_delay_ms),
+            metadata: delay(meta_delay_ms),
         })
     }
 
@@ -87,39 +88,40 @@ impl Delays {
         }
     }
 
-    fn all(self) -> [u64; 3] {
+    fn all(self) -> [Option<u64>; 3] {
         [self.data, self.directories, self.metadata]
     }
 
     /// How long until the next visit.
     pub fn visit(self) -> Duration {
-        let soonest = self.all().into_iter().filter(|&delay| delay > 0).min().unwrap_or(VISIT_MS);
+        let soonest = self.all().into_iter().flatten().min().unwrap_or(VISIT_MS);
         Duration::from_millis(soonest.min(VISIT_MS))
     }
 
     pub fn due_at(self, now: Time) -> Due {
-        let age = |ms: u64| if ms == 0 { u64::MAX } else { ms.saturating_mul(NS_PER_MS) };
+        let age = |ms: Option<u64>| Some(ms?.saturating_mul(NS_PER_MS));
         Due { now, data: age(self.data), directories: age(self.directories), metadata: age(self.metadata) }
     }
 
     /// What has waited for twice the longest delay: something that it needs comes again and again. `None`: something may wait for ever.
     pub fn overdue_at(self, now: Time) -> Option<Due> {
-        let longest = self.all().into_iter().max().unwrap_or(0);
-        let age = longest.saturating_mul(2 * NS_PER_MS);
-        let has_end = self.all().iter().all(|&delay| delay > 0);
-        has_end.then_some(Due { now, data: age, directories: age, metadata: age })
+        let longest = self.all().into_iter().try_fold(0, |longest, delay| Some(delay?.max(longest)))?;
+        Some(Due::of_age(now, longest.saturating_mul(2 * NS_PER_MS)))
     }
 }
 
 impl Due {
     /// What has waited since then, or longer.
     pub fn since(now: Time, since: Time) -> Self {
-        let age = now.saturating_sub(since).max(0) as u64;
-        Self { now, data: age, directories: age, metadata: age }
+        Self::of_age(now, now.saturating_sub(since).max(0) as u64)
     }
 
-    fn is(self, since: Time, age: u64) -> bool {
-        age < u64::MAX && (since > self.now || self.now.abs_diff(since) >= age)
+    fn of_age(now: Time, age: u64) -> Self {
+        Self { now, data: Some(age), directories: Some(age), metadata: Some(age) }
+    }
+
+    fn is(self, since: Time, age: Option<u64>) -> bool {
+        age.is_some_and(|age| since > self.now || self.now.abs_diff(since) >= age)
     }
 
     pub fn is_data(self, since: Time) -> bool {

@@ -430,6 +430,58 @@ pub(super) fn inodes_of(geometry: &Geometry, block: FsBlock, number: usize) -> i
     (1..=UNIT_INODES).map(move |index| geometry.ino(block, number as u32 * 4 + index))
 }
 
+/// One inode of a unit of a table, of which an image is made.
+struct InodeUnit<'a> {
+    ino: Ino,
+    /// Where it lies in the unit.
+    at: usize,
+    names: Pending,
+    /// The facts of it that do not last.
+    found: Vec<&'a Fact>,
+    /// The unit as the image shows it.
+    unit: &'a mut [u8],
+    lasting: Option<&'a [u8]>,
+}
+
+impl<'a> InodeUnit<'a> {
+    fn part(&self, is_wanted: fn(&Part) -> bool) -> Option<&'a Fact> {
+        self.found.iter().copied().find(|fact| matches!(fact, Fact::Inode { part, .. } if is_wanted(part)))
+    }
+
+    fn raw(&self) -> &RawInode {
+        RawInode::read(&self.unit[self.at..])
+    }
+
+    fn raw_mut(&mut self) -> &mut RawInode {
+        RawInode::read_mut(&mut self.unit[self.at..])
+    }
+
+    /// It as the image shows it.
+    fn shown(&self) -> Inode {
+        self.inode(self.unit)
+    }
+
+    /// It as it lasts; `None`: its block is new.
+    fn lasting(&self) -> Option<Inode> {
+        self.lasting.map(|lasting| self.inode(lasting))
+    }
+
+    fn inode(&self, unit: &[u8]) -> Inode {
+        Inode(unit[self.at..self.at + INODE_SIZE].try_into().expect("an inode's bytes"))
+    }
+
+    /// The image shows what was before the fact.
+    fn undo(&mut self, fact: &Fact) {
+        facts::undo(self.unit, self.lasting, fact);
+    }
+
+    fn undo_pointers(&mut self) {
+        for fact in self.found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
+            facts::undo(self.unit, self.lasting, fact);
+        }
+    }
+}
+
 /// A unit of a directory.
 struct Place {
     dir: Ino,
@@ -521,7 +573,7 @@ impl Judge<'_> {
     ) -> Result<()> {
         let places = [UnitHeader::SIZE, UnitHeader::SIZE + INODE_SIZE];
         for (at, ino) in places.into_iter().zip(inodes_of(&self.geometry, block, number)) {
-            let of_it: Vec<&Fact> = found
+            let of_it = found
                 .iter()
                 .filter(|fact| match **fact {
                     Fact::Inode { at: its, .. } => its == at,
@@ -529,131 +581,148 @@ impl Judge<'_> {
                     _ => false,
                 })
                 .collect();
-            self.judge_inode(ino, at, &of_it, unit, lasting)?;
+            self.judge_inode(InodeUnit { ino, at, names: self.names(ino), found: of_it, unit: &mut *unit, lasting })?;
         }
         Ok(())
     }
 
-    fn judge_inode(&self, ino: Ino, at: usize, found: &[&Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
-        let names = self.names(ino);
-        let part = |wanted: fn(&Part) -> bool| {
-            found.iter().copied().find(|fact| matches!(fact, Fact::Inode { part, .. } if wanted(part)))
-        };
-        if let Some(died) = part(|part| *part == Part::Died) {
-            if names.removed > 0 {
-                facts::undo(unit, lasting, died);
+    fn judge_inode(&self, mut inode: InodeUnit<'_>) -> Result<()> {
+        if let Some(died) = inode.part(|part| *part == Part::Died) {
+            if inode.names.removed > 0 {
+                inode.undo(died);
             }
             return Ok(());
         }
-        if RawInode::read(&unit[at..]).mode.get() == 0 {
+        let is = *inode.raw();
+        if is.mode.get() == 0 {
             return Ok(());
         }
-        let mut unsafe_pointers = Vec::new();
-        for fact in found.iter().copied() {
-            if let Fact::Pointer { new, .. } = *fact
-                && new != 0
-                && !self.is_pointer_safe(new)
-            {
-                unsafe_pointers.push(fact);
-            }
-        }
-        let new = *RawInode::read(&unit[at..]);
-        let has_attributes = || {
-            let is_known = self.has_features && self.are_groups_made;
-            is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(&new)
-        };
-        if let Some(born) = part(|part| *part == Part::Born) {
-            let (place, slot) = self.geometry.locate(ino).expect("an inode of a table");
-            let ag = self.geometry.ag_of(place);
-            let index = self.geometry.table_index(place, slot).expect("an inode of a table");
-            let header = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
-            let made = self
-                .lasting(header, BlockKind::Group, 0..UNIT_SIZE, |bytes| GroupHeader::read(bytes).inode_blocks.get())?;
-            let end = self.geometry.table_start(ag) + made.unwrap_or(0);
-            let raw = RawInode::read(&unit[at..]);
-            // A link without its target, and a file without its ACL, are no links and files.
-            let is_whole = (raw.file_type() != S_IFLNK || unsafe_pointers.is_empty())
-                && (raw.attribute_root().is_none() || has_attributes());
-            let may = is_whole
-                && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
-                && self.geometry.ag_block_of(place).0 < end;
-            if !may {
-                facts::undo(unit, lasting, born);
-                return Ok(());
-            }
-        }
-        let inode = |bytes: &[u8]| Inode(bytes[at..at + INODE_SIZE].try_into().expect("an inode's bytes"));
-        let is = inode(unit);
-        if let Some(lasting) = lasting
-            && self.is_edge_open(&inode(lasting), &is)?
+        let is_unsafe =
+            |fact: &&Fact| matches!(**fact, Fact::Pointer { new, .. } if new != 0 && !self.is_pointer_safe(new));
+        let unsafe_pointers: Vec<&Fact> = inode.found.iter().copied().filter(is_unsafe).collect();
+        if let Some(born) = inode.part(|part| *part == Part::Born)
+            && !self.may_begin(&inode, !unsafe_pointers.is_empty())?
         {
-            let was = inode(lasting);
-            RawInode::read_mut(&mut unit[at..]).size = was.raw().size;
-            found
-                .iter()
-                .filter(|fact| matches!(fact, Fact::Pointer { .. }))
-                .for_each(|fact| facts::undo(unit, Some(lasting), fact));
-            unsafe_pointers.clear();
+            inode.undo(born);
+            return Ok(());
         }
-        if let Some(attributes) = part(|part| *part == Part::Attributes)
-            && !has_attributes()
-        {
-            facts::undo(unit, lasting, attributes);
-            unsafe_pointers.clear();
+        let is_edge_hidden = self.hide_open_edge(&mut inode)?;
+        let are_attributes_hidden = self.hide_attributes(&mut inode, &is);
+        // Otherwise all its pointers are as they last.
+        if !is_edge_hidden && !are_attributes_hidden {
+            unsafe_pointers.into_iter().for_each(|fact| inode.undo(fact));
         }
-        if let Some(guards) = part(|part| matches!(part, Part::Guards { .. }))
+        self.judge_identity(&mut inode)?;
+        self.judge_directory_size(&mut inode)?;
+        let shown = self.shown_links(&inode);
+        inode.raw_mut().nlink.set(shown);
+        Ok(())
+    }
+
+    /// Whether the attributes that an inode has show, given the inode as it is.
+    fn may_have_attributes(&self, ino: Ino, is: &RawInode) -> bool {
+        let is_known = self.has_features && self.are_groups_made;
+        is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(is)
+    }
+
+    /// Whether an inode may begin.
+    fn may_begin(&self, inode: &InodeUnit<'_>, has_unsafe_pointers: bool) -> Result<bool> {
+        let (place, slot) = self.geometry.locate(inode.ino).expect("an inode of a table");
+        let ag = self.geometry.ag_of(place);
+        let index = self.geometry.table_index(place, slot).expect("an inode of a table");
+        let header = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+        let inode_blocks = |bytes: &[u8]| GroupHeader::read(bytes).inode_blocks.get();
+        let made = self.lasting(header, BlockKind::Group, 0..UNIT_SIZE, inode_blocks)?;
+        let end = self.geometry.table_start(ag) + made.unwrap_or(0);
+        // A link without its target, and a file without its ACL, are no links and files.
+        let raw = inode.raw();
+        let is_whole = (raw.file_type() != S_IFLNK || !has_unsafe_pointers)
+            && (raw.attribute_root().is_none() || self.may_have_attributes(inode.ino, raw));
+        Ok(is_whole
+            && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
+            && self.geometry.ag_block_of(place).0 < end)
+    }
+
+    /// Shows size and pointers of a file as they last, if it was cut or grew inside a block that does not last as it is; whether it was.
+    fn hide_open_edge(&self, inode: &mut InodeUnit<'_>) -> Result<bool> {
+        let Some(was) = inode.lasting() else { return Ok(false) };
+        if !self.is_edge_open(&was, &inode.shown())? {
+            return Ok(false);
+        }
+        inode.raw_mut().size = was.raw().size;
+        inode.undo_pointers();
+        Ok(true)
+    }
+
+    /// Shows attributes and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is.
+    fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &RawInode) -> bool {
+        let attributes = inode.part(|part| *part == Part::Attributes);
+        let hidden = attributes.filter(|_| !self.may_have_attributes(inode.ino, is));
+        if let Some(attributes) = hidden {
+            inode.undo(attributes);
+        }
+        if let Some(guards) = inode.part(|part| matches!(part, Part::Guards { .. }))
             && !self.has_features
         {
-            facts::undo(unit, lasting, guards);
+            inode.undo(guards);
         }
-        for fact in &unsafe_pointers {
-            facts::undo(unit, lasting, fact);
+        hidden.is_some()
+    }
+
+    fn judge_identity(&self, inode: &mut InodeUnit<'_>) -> Result<()> {
+        let Some(identity) = inode.part(|part| *part == Part::Identity) else { return Ok(()) };
+        let is_exchanged = self.is_exchanged(|name| name.ino.get() == inode.ino.0);
+        let is_reached = is_exchanged || inode.names.added == 0 && self.is_anchored(Ino(inode.raw().parent.get()))?;
+        // While no name lasts, there is none that it could be wrong about.
+        if inode.names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
+            inode.undo(identity);
         }
-        if let Some(identity) = part(|part| *part == Part::Identity) {
-            // While no name lasts, there is none that it could be wrong about.
-            let is_exchanged = self.is_exchanged(|name| name.ino.get() == ino.0);
-            let is_reached =
-                is_exchanged || names.added == 0 && self.is_anchored(Ino(RawInode::read(&unit[at..]).parent.get()))?;
-            if names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
-                facts::undo(unit, lasting, identity);
-            }
-        }
-        let size = RawInode::read(&unit[at..]).size.get();
-        // One that begins had nothing.
-        let lasted = lasting.filter(|_| part(|part| *part == Part::Born).is_none());
-        let old = lasted.map_or(0, |lasting| RawInode::read(&lasting[at..]).size.get());
-        if RawInode::read(&unit[at..]).is_dir() && size > old {
-            let inode = inode(unit);
-            let last = FileBlock((size - 1) >> self.geometry.block_bits);
-            let first = FileBlock(old >> self.geometry.block_bits);
-            let mut is_mapped = true;
-            for block in first.0..=last.0 {
-                is_mapped &= self.is_mapped(&inode, FileBlock(block))?;
-            }
-            if !is_mapped && !planted(Bug::SoftSize) {
-                RawInode::read_mut(&mut unit[at..]).size.set(old);
-                // Blocks behind its size are no blocks of a directory.
-                for fact in found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
-                    facts::undo(unit, lasting, fact);
-                }
-            }
-        }
-        // Names and subdirectories that are gone, and last.
-        let is_dir = RawInode::read(&unit[at..]).is_dir();
-        let links = RawInode::read(&unit[at..]).nlink.get();
-        let shown = if planted(Bug::SoftLinksLow) {
-            links
-        } else if !is_dir {
-            links.saturating_add(names.removed)
-        } else if links > 0 {
-            links.saturating_add(self.subdirectories(ino).removed)
-        } else {
-            // It goes, and is named as long as its name lasts.
-            let was = lasting.map_or(0, |lasting| RawInode::read(&lasting[at..]).nlink.get());
-            if names.removed > 0 { was } else { 0 }
-        };
-        RawInode::read_mut(&mut unit[at..]).nlink.set(shown);
         Ok(())
+    }
+
+    /// A directory's size grows once all blocks that it then covers are mapped.
+    fn judge_directory_size(&self, inode: &mut InodeUnit<'_>) -> Result<()> {
+        if !inode.raw().is_dir() {
+            return Ok(());
+        }
+        let size = inode.raw().size.get();
+        // One that begins had nothing.
+        let lasted = inode.lasting().filter(|_| inode.part(|part| *part == Part::Born).is_none());
+        let old = lasted.map_or(0, |lasting| lasting.raw().size.get());
+        if size <= old {
+            return Ok(());
+        }
+        let shown = inode.shown();
+        let last = FileBlock((size - 1) >> self.geometry.block_bits);
+        let first = FileBlock(old >> self.geometry.block_bits);
+        let mut is_mapped = true;
+        for block in first.0..=last.0 {
+            is_mapped &= self.is_mapped(&shown, FileBlock(block))?;
+        }
+        if !is_mapped && !planted(Bug::SoftSize) {
+            inode.raw_mut().size.set(old);
+            // Blocks behind its size are no blocks of a directory.
+            inode.undo_pointers();
+        }
+        Ok(())
+    }
+
+    /// The links that an inode shows: also those of names and subdirectories that are gone, and last.
+    fn shown_links(&self, inode: &InodeUnit<'_>) -> u32 {
+        let links = inode.raw().nlink.get();
+        let removed = inode.names.removed;
+        if planted(Bug::SoftLinksLow) {
+            links
+        } else if !inode.raw().is_dir() {
+            links.saturating_add(removed)
+        } else if links > 0 {
+            links.saturating_add(self.subdirectories(inode.ino).removed)
+        } else if removed > 0 {
+            // It goes, and is named as long as its name lasts.
+            inode.lasting().map_or(0, |lasting| lasting.raw().nlink.get())
+        } else {
+            0
+        }
     }
 
     fn judge_pointers(&self, owner: Ino, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {

@@ -68,7 +68,7 @@ pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
-use crate::cache::Arena;
+use crate::cache::{Arena, Placed};
 use crate::edit::Before;
 use crate::locks::{Mutex, Rank};
 use crate::types::{Clock, MountOptions, Time};
@@ -176,8 +176,8 @@ pub(super) struct Round {
     tally: Tally,
     /// It looked at a part of what waits.
     is_partial: bool,
-    /// File data: block and frame, sorted.
-    data: Vec<(u64, u32)>,
+    /// File data, sorted.
+    data: Vec<Placed>,
     /// Data was written before that no flush has covered yet, to which images may point.
     has_unflushed: bool,
     /// Two names that exchange in it what they name: it is noted while its images are written.
@@ -435,10 +435,10 @@ impl Soft {
     }
 
     /// Data of a file is to be written to these blocks.
-    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[(u64, u32)], as_of: AsOf<'_>) {
+    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[Placed], as_of: AsOf<'_>) {
         let since = as_of.time();
         let mut data = self.data.lock();
-        for &(block, _) in writes {
+        for &Placed { block, .. } in writes {
             let earlier = data.get(&block).map_or(since, |data| data.since.min(since));
             data.insert(block, Data { ino: ino.0, since: earlier });
         }

@@ -22,7 +22,7 @@ use super::needs::Needs;
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
-use crate::cache::Closed;
+use crate::cache::{Closed, Placed, Sweep};
 use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::order::Txn;
@@ -160,7 +160,7 @@ impl Checkpointer {
         soft.census.lock().written(&round.tally, round.is_partial);
         {
             let mut waiting = soft.data.lock();
-            for (block, _) in &round.data {
+            for Placed { block, .. } in &round.data {
                 waiting.remove(block);
             }
         }
@@ -198,7 +198,7 @@ impl Checkpointer {
         // After an error the part that it befell is written again.
         while round.copy_images(volume)? {
             write_images(volume, &mut round.images, 0)?;
-            round.written.extend(round.images.blocks.iter().map(|&(block, ..)| block));
+            round.written.extend(round.images.blocks.iter().map(|(placed, _)| placed.block));
             round.images.clear();
         }
         if !planted(Bug::SoftNoFlush) && !planted(Bug::SyncNoFlush) {
@@ -206,7 +206,7 @@ impl Checkpointer {
         }
         if round.exchange.is_some() {
             note_exchange(volume, None)?;
-            round.written.extend(round.kept.blocks.iter().map(|&(block, ..)| block));
+            round.written.extend(round.kept.blocks.iter().map(|(placed, _)| placed.block));
         }
         volume.data_unflushed.store(false, Ordering::Release);
         volume.counters.bump(Count::soft_rounds);
@@ -251,7 +251,7 @@ impl Checkpointer {
         }
         for batch in inodes.chunks(64) {
             if !volume.cache.has_room() {
-                volume.cache.sweep(false);
+                volume.cache.sweep(Sweep::ForRoom);
             }
             let mut txn = Txn::enter(volume);
             let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
@@ -269,7 +269,7 @@ impl Round {
         while self.images.blocks.len() << volume.geometry.block_bits < COPIED_MAX {
             let Some(&block) = self.blocks.get(self.copied) else { break };
             self.copied += 1;
-            if self.kept.blocks.iter().all(|&(kept, ..)| kept != block) {
+            if self.kept.blocks.iter().all(|(kept, _)| kept.block != block) {
                 push_image(volume, &mut self.images, block)?;
             }
         }
@@ -309,13 +309,7 @@ fn begin_round(
     is_forced: bool,
     goal: Goal<'_>,
 ) -> Result<(Round, bool)> {
-    let arena = &volume.cache.arena;
-    for &index in &epoch.dirty {
-        let header = arena.header(index);
-        let listed = crate::cache::flag::LISTED | crate::cache::flag::FRESH;
-        header.flags.fetch_and(!listed, Ordering::Relaxed);
-        header.mask.store(0, Ordering::Relaxed);
-    }
+    settle_frames(volume, &epoch.dirty);
     let soft = volume.soft();
     let mut state = std::mem::take(&mut *soft.state.lock());
     let gone: Vec<_> = state
@@ -329,118 +323,155 @@ fn begin_round(
 
     let data = waiting_data(soft, &epoch.ordered, goal);
     let txn = Txn::behind(volume, closed);
-    let mut images = Vec::new();
-    let mut put_off = Vec::new();
-    // Blocks that are as their images are.
-    let mut whole = Vec::new();
-    let mut left_out = Vec::new();
-    let along = match goal {
-        Goal::Due(due) => Along::with(due, &state, &volume.geometry),
-        _ => Along::default(),
-    };
-    let mut tally = Tally::default();
-    let mut needs = None;
-    let mut exchange = None;
-    let mut is_exchange_left = true;
-    let judged = Judge::new(&txn.look, &state, &data, is_forced).and_then(|mut judge| {
-        is_exchange_left = exchange::waiting(&state, &judge).is_some();
-        if !goal.is_partial() {
-            exchange = exchange::ready(&state, &judge)?;
-        }
-        if let Some(names) = exchange {
-            judge.exchange(names);
-        }
-        if let Goal::Files(files) = goal {
-            needs = Needs::of(&judge, &state, files)?;
-        }
-        state.shadows.iter().try_for_each(|(&block, shadow)| {
-            let is_needed = match goal {
-                Goal::Files(_) => needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
-                Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
-                _ => true,
-            };
-            let is_late = planted(Bug::SoftAttributesLate)
-                && matches!(goal, Goal::Due(_))
-                && shadow.kind == BlockKind::BlockBitmap;
-            // The superblock is written apart, with a note of the exchange.
-            let is_apart = exchange.is_some() && shadow.kind == BlockKind::Superblock;
-            if !is_needed || is_apart || is_late || waits_for_commit(volume, shadow, goal) {
-                if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
-                    left_out.push(block);
-                }
-                return Ok(());
-            }
-            let image = judge.image(block, shadow)?;
-            soft.compared.fetch_add(image.units.len() as u64, Ordering::Relaxed);
-            tally.add(shadow.kind, shadow.is_new, image.counted());
-            let is_whole = image.is_whole();
-            if is_whole {
-                whole.push(block);
-            }
-            if image.differs() {
-                if matches!(goal, Goal::Due(_)) && image.has_only_remains() {
-                    // Whoever has more of it to write takes them along.
-                    return Ok(());
-                }
-                let can_wait = !matches!(goal, Goal::Files(_)) && image.has_only_values() && !is_whole;
-                let list = if can_wait { &mut put_off } else { &mut images };
-                list.push((block, Box::new(image.words())));
-            }
-            Ok(())
-        })
-    });
-    let judged: Result<()> = txn.finish(judged);
+    let mut judged = Judged { is_exchange_left: true, ..Judged::default() };
+    let result = Judge::new(&txn.look, &state, &data, is_forced)
+        .and_then(|judge| judge_blocks(volume, &state, judge, goal, &mut judged));
+    let result: Result<()> = txn.finish(result);
     let ordered = match goal {
-        Goal::Files(_) | Goal::Due(_) => take_needed(volume, soft, epoch.ordered, goal, needs.as_ref()),
+        Goal::Files(_) | Goal::Due(_) => take_needed(volume, soft, epoch.ordered, goal, judged.needs.as_ref()),
         _ => epoch.ordered,
     };
-    if images.is_empty() && ordered.is_empty() {
-        images = put_off;
+    if judged.images.is_empty() && ordered.is_empty() {
+        judged.images = std::mem::take(&mut judged.put_off);
     }
     let mut round = Round {
         blocks: Vec::new(),
         copied: 0,
         images: Images::new(volume.cache.block_size()),
         written: Vec::new(),
-        tally,
+        tally: judged.tally,
         is_partial: goal.is_partial(),
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
-        exchange,
+        exchange: judged.exchange,
         kept: Images::new(volume.cache.block_size()),
     };
-    if !is_exchange_left {
+    if !judged.is_exchange_left {
         state.exchange = None;
     }
-    if judged.is_ok() {
-        for (block, image) in images {
-            round.blocks.push(block);
-            state.with_shadow(block, |shadow| shadow.sent = Some(image)).expect("it has an image");
-        }
-        for block in left_out {
-            let left_out = |shadow: &mut Shadow| (shadow.is_new, shadow.lasting) = (false, Words::default());
-            state.with_shadow(block, left_out).expect("it was left out");
-            state.make_stale(block);
-        }
-        for block in whole {
-            state.shadows.get_mut(&block).expect("it has an image").since = None;
-        }
+    let needs = judged.needs.take();
+    if result.is_ok() {
+        round.blocks = mark_sent(&mut state, judged);
     }
     let is_clean = match goal {
-        Goal::All => state.shadows.is_empty(),
+        Goal::Files(_) => needs.is_some_and(|needs| needs.is_there) && round.data.is_empty(),
         // Nothing is promised: what has nothing to show waits for others to become due.
         Goal::Due(_) => true,
-        Goal::Files(_) => needs.is_some_and(|needs| needs.is_there) && round.data.is_empty(),
+        Goal::All => state.shadows.is_empty(),
         Goal::Returned => {
             state.shadows.values().all(|shadow| waits_for_commit(volume, shadow, goal) || !shadow.has_changed())
         }
     };
     soft.weigh(&state);
     *soft.state.lock() = state;
-    if judged.is_ok() && !round.is_partial {
-        soft.census.lock().found(&tally.found);
+    if result.is_ok() && !round.is_partial {
+        soft.census.lock().found(&round.tally.found);
     }
-    judged.map(|()| (round, is_clean))
+    result.map(|()| (round, is_clean))
+}
+
+/// Takes the frames of a closed epoch off its lists: their next change belongs to another epoch.
+fn settle_frames(volume: &Volume, dirty: &[u32]) {
+    for &index in dirty {
+        let header = volume.cache.arena.header(index);
+        let listed = crate::cache::flag::LISTED | crate::cache::flag::FRESH;
+        header.flags.fetch_and(!listed, Ordering::Relaxed);
+        header.mask.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What was judged of the blocks that have changed.
+#[derive(Default)]
+struct Judged {
+    /// Blocks of which the round writes an image, and what the image keeps of what lasted.
+    images: Vec<(u64, Box<Words>)>,
+    /// The same of blocks that can wait for a round that shows more of them.
+    put_off: Vec<(u64, Box<Words>)>,
+    /// Blocks that are as their images are.
+    whole: Vec<u64>,
+    /// Only with a planted bug: blocks that are taken to last as they are.
+    left_out: Vec<u64>,
+    tally: Tally,
+    /// What the files need that the round is made for.
+    needs: Option<Needs>,
+    /// The exchange that the round shows, and whether one waits at all.
+    exchange: Option<[ExchangedName; 2]>,
+    is_exchange_left: bool,
+}
+
+/// Judges all blocks that the round is made for. After an error, what was judged before it stays in `judged`.
+fn judge_blocks(
+    volume: &Volume,
+    state: &State,
+    mut judge: Judge<'_>,
+    goal: Goal<'_>,
+    judged: &mut Judged,
+) -> Result<()> {
+    let soft = volume.soft.as_ref().expect("order softdep");
+    let along = match goal {
+        Goal::Due(due) => Along::with(due, state, &volume.geometry),
+        _ => Along::default(),
+    };
+    judged.is_exchange_left = exchange::waiting(state, &judge).is_some();
+    if !goal.is_partial() {
+        judged.exchange = exchange::ready(state, &judge)?;
+    }
+    if let Some(names) = judged.exchange {
+        judge.exchange(names);
+    }
+    if let Goal::Files(files) = goal {
+        judged.needs = Needs::of(&judge, state, files)?;
+    }
+    for (&block, shadow) in &state.shadows {
+        let is_needed = match goal {
+            Goal::Files(_) => judged.needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
+            Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
+            _ => true,
+        };
+        let is_late =
+            planted(Bug::SoftAttributesLate) && matches!(goal, Goal::Due(_)) && shadow.kind == BlockKind::BlockBitmap;
+        // The superblock is written apart, with a note of the exchange.
+        let is_apart = judged.exchange.is_some() && shadow.kind == BlockKind::Superblock;
+        if !is_needed || is_apart || is_late || waits_for_commit(volume, shadow, goal) {
+            if planted(Bug::SoftDueLeftOut) && matches!(goal, Goal::Due(_)) {
+                judged.left_out.push(block);
+            }
+            continue;
+        }
+        let image = judge.image(block, shadow)?;
+        soft.compared.fetch_add(image.units.len() as u64, Ordering::Relaxed);
+        judged.tally.add(shadow.kind, shadow.is_new, image.counted());
+        let is_whole = image.is_whole();
+        if is_whole {
+            judged.whole.push(block);
+        }
+        if !image.differs() || matches!(goal, Goal::Due(_)) && image.has_only_remains() {
+            // The next image that has more of it to write takes its remains along.
+            continue;
+        }
+        let can_wait = !matches!(goal, Goal::Files(_)) && image.has_only_values() && !is_whole;
+        let list = if can_wait { &mut judged.put_off } else { &mut judged.images };
+        list.push((block, Box::new(image.words())));
+    }
+    Ok(())
+}
+
+/// Notes in the shadows that their images are on their way; the blocks that have one.
+fn mark_sent(state: &mut State, judged: Judged) -> Vec<u64> {
+    let mut blocks = Vec::with_capacity(judged.images.len());
+    for (block, image) in judged.images {
+        blocks.push(block);
+        state.with_shadow(block, |shadow| shadow.sent = Some(image)).expect("it has an image");
+    }
+    for block in judged.left_out {
+        let left_out = |shadow: &mut Shadow| (shadow.is_new, shadow.lasting) = (false, Words::default());
+        state.with_shadow(block, left_out).expect("it was left out");
+        state.make_stale(block);
+    }
+    for block in judged.whole {
+        state.shadows.get_mut(&block).expect("it has an image").since = None;
+    }
+    blocks
 }
 
 /// Notes an exchange in the superblock on the device, which is as it lasts, or takes the note away.
@@ -457,25 +488,25 @@ fn note_exchange(volume: &Volume, names: Option<[ExchangedName; 2]>) -> Result<(
 }
 
 /// Blocks whose data waits to be written: what points to them does not show, whether or not the round writes them.
-fn waiting_data(soft: &Soft, ordered: &[(u64, u32)], goal: Goal<'_>) -> HashSet<u64> {
+fn waiting_data(soft: &Soft, ordered: &[Placed], goal: Goal<'_>) -> HashSet<u64> {
     let all = soft.data.lock();
     let is_forgotten = |block: &u64| {
         planted(Bug::SoftDueData)
             && matches!((goal, all.get(block)), (Goal::Due(due), Some(data)) if !due.is_data(data.since))
     };
-    ordered.iter().map(|&(block, _)| block).filter(|block| !is_forgotten(block)).collect()
+    ordered.iter().map(|data| data.block).filter(|block| !is_forgotten(block)).collect()
 }
 
 /// Of data to be written, that of the files that are needed, or what is due; the rest waits for the next round.
 fn take_needed(
     volume: &Volume,
     soft: &Soft,
-    ordered: Vec<(u64, u32)>,
+    ordered: Vec<Placed>,
     goal: Goal<'_>,
     needs: Option<&Needs>,
-) -> Vec<(u64, u32)> {
+) -> Vec<Placed> {
     let all = soft.data.lock();
-    let is_needed = |&(block, _): &(u64, u32)| match (goal, all.get(&block)) {
+    let is_needed = |&Placed { block, .. }: &Placed| match (goal, all.get(&block)) {
         (Goal::Due(due), data) => data.is_none_or(|data| due.is_data(data.since)),
         (_, data) => {
             !planted(Bug::SoftFsyncData)
