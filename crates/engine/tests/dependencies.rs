@@ -263,6 +263,44 @@ fn an_fsync_writes_what_its_file_needs() {
     assert!(after.session.exists("o1/second").unwrap() && after.session.exists("o9/0").unwrap());
 }
 
+/// A file lost the name that its inode says, and lives on by another one, as Maildir and git leave theirs. Then the directory of that other name was
+/// renamed: an fsync of the file looked for the name that was gone, found it durable, and returned before the file could be found by its path.
+#[test]
+fn an_fsync_looks_for_a_name_that_its_file_has() {
+    for (is_opened_again, is_old_directory_removed) in [(false, false), (true, false), (true, true)] {
+        let what = format!("opened again: {is_opened_again}, old directory removed: {is_old_directory_removed}");
+        let mut volume = volume();
+        let session = &volume.session;
+        session.mkdir("old", 0o755).unwrap();
+        session.mkdir("new", 0o755).unwrap();
+        session.write("old/name", b"content").unwrap();
+        volume.fs.sync().unwrap();
+        session.link("old/name", "new/name").unwrap();
+        session.unlink("old/name").unwrap();
+        if is_old_directory_removed {
+            session.rmdir("old").unwrap();
+        }
+        volume.fs.sync().unwrap();
+        if is_opened_again {
+            volume.fs.close().unwrap();
+            volume = Volume::open(&setup(), volume.device.inner().clone_image());
+        }
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let file = volume.session.open("new/name", options).unwrap();
+        volume.session.rename("new", "moved", RenameMode::Replace).unwrap();
+        file.sync().unwrap();
+        let state = recorded::State { image: volume.device.inner().clone_image(), what };
+        state.check();
+        let after = state.open(&setup());
+        assert_eq!(after.session.read("moved/name").ok().as_deref(), Some(&b"content"[..]), "{}", state.what);
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 1, "{}", state.what);
+        // Once it has been renamed, its inode says its name again.
+        volume.session.rename("moved/name", "moved/again", RenameMode::Replace).unwrap();
+        file.sync().unwrap();
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 1, "{}", state.what);
+    }
+}
+
 /// Threads sync files of theirs, in directories that they have just made, while all of them change other things. What an fsync was answered for is
 /// there, wherever the power is lost after that.
 #[test]

@@ -222,6 +222,13 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     of_kind!(look.volume, search(look, dir, raw, name))
 }
 
+/// Whether a name with this hash names an inode, in what may be no directory any more. Asked of linear directories only: others have no order of writes
+/// that wants to know.
+pub(crate) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Result<bool> {
+    assert_eq!(look.volume.choices.directory, Directory::Linear, "soft updates need linear directories");
+    if raw.is_dir() { linear::has_name(look, dir, raw, hash, ino) } else { Ok(false) }
+}
+
 /// Where a name that a search did not find goes; refuses it if there is no room. To be asked before an operation's first change.
 pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, search: Search) -> Result<Room> {
     assert!(search.hit.is_none(), "a name is inserted once");
