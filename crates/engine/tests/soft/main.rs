@@ -299,20 +299,39 @@ fn an_opening_after_a_crash_reads_no_tree() {
 /// When the directory went, its other name stayed: of an inode that was not there, and then of whatever was given its number.
 #[test]
 fn a_second_name_goes_with_its_directory() {
-    each_second_name(|setup, state| {
-        let after = state.open(setup);
-        after.session.rmdir("b/y").unwrap();
-        after.fs.sync().unwrap();
-        for i in 0..10 {
-            after.session.write(&format!("new{i}"), b"new").unwrap();
+    each_second_name(|setup, state| remove_directory(&state.open(setup), &state.what));
+}
+
+/// The volume was opened in order `log` after the crash, and power was lost again before anybody had looked for second names. The next opening saw
+/// that the last order was `log`, which leaves none, and did not look for them.
+#[test]
+fn a_second_name_goes_after_a_crash_in_another_order() {
+    let with_log = Setup { log_size: Some(2 << 20), ..setup(1024, 16 << 20) };
+    each_second_name_of(&with_log, |setup, state| {
+        let mut logged = setup.clone();
+        logged.options.order = Some(Order::Log);
+        let between = state.open(&logged);
+        between.session.create("changed", 0o644).unwrap();
+        between.fs.sync().unwrap();
+        let image = between.device.inner().clone_image();
+        for setup in [&logged, setup] {
+            remove_directory(&Volume::open(setup, image.clone_image()), &format!("{}, then a crash", state.what));
         }
-        after.fs.sync().unwrap();
-        let found = after.session.read("a/x");
-        assert!(found.is_err(), "{}: a file has a name that nobody gave it: {found:?}", state.what);
-        let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
-        drop(after);
-        check_usable(&devices).unwrap();
     });
+}
+
+/// Removes the directory that has two names, and has its inode given to others.
+fn remove_directory(after: &Volume, what: &str) {
+    after.session.rmdir("b/y").unwrap();
+    after.fs.sync().unwrap();
+    for i in 0..10 {
+        after.session.write(&format!("new{i}"), b"new").unwrap();
+    }
+    after.fs.sync().unwrap();
+    let found = after.session.read("a/x");
+    assert!(found.is_err(), "{what}: a file has a name that nobody gave it: {found:?}");
+    let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
+    check_usable(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
 /// How many entries of directories have a name, whether or not they count.
@@ -339,8 +358,11 @@ fn entries_named(image: &MemoryDevice, name: &str) -> usize {
 
 /// Hands on each state in which a directory that was renamed has its old name still, beside its own.
 fn each_second_name(look: impl Fn(&Setup, &State)) {
-    let setup = setup(1024, 8 << 20);
-    let volume = Volume::new(&setup);
+    each_second_name_of(&setup(1024, 8 << 20), look);
+}
+
+fn each_second_name_of(setup: &Setup, look: impl Fn(&Setup, &State)) {
+    let volume = Volume::new(setup);
     let session = &volume.session;
     session.mkdir("a", 0o755).unwrap();
     session.mkdir("b", 0o755).unwrap();
@@ -354,7 +376,7 @@ fn each_second_name(look: impl Fn(&Setup, &State)) {
         let after = state.open(&reading);
         if after.session.exists("b/y").unwrap() && entries_named(&state.image, "x") == 1 {
             met += 1;
-            look(&setup, &state);
+            look(setup, &state);
         }
     }
     assert!(met > 0, "no state has both names");
