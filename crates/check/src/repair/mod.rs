@@ -251,6 +251,7 @@ impl<'a> Repair<'a> {
             told: 0.0,
             directories: 0,
             visited: 0,
+            are_homes_known: false,
             free_run: (0, 0),
             spare_group: 0,
             kept_shift: KEPT_SHIFT,

@@ -33,6 +33,8 @@ pub(crate) mod state {
     pub const NO_LINKS: u8 = 4;
     /// Freed: no inode any more.
     pub const GONE: u8 = 8;
+    /// A directory to which the root leads by names that directories say are their own (`Repair::find_homes`).
+    pub const AT_HOME: u8 = 16;
 }
 
 /// Most sentences about what was done.
@@ -81,6 +83,8 @@ pub(crate) struct Repair<'a> {
     /// How many directories there are, and how many have been visited.
     pub(crate) directories: u64,
     pub(crate) visited: u64,
+    /// Directories at home have been marked.
+    pub(crate) are_homes_known: bool,
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     pub(crate) data: Blocks,
     pub(crate) unvouched: Blocks,
