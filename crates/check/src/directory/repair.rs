@@ -117,6 +117,11 @@ impl Repair<'_> {
             return Ok(());
         }
         let home = self.lost_and_found(root)?;
+        let taken = self.names_of(home)?;
+        for added in &mut added {
+            let mut names = (0..).map(|attempt| stray_name(added.ino, attempt));
+            added.name = names.find(|name| !taken.contains_key(name)).expect("a name that nothing has");
+        }
         self.act(format!("moved {} inodes to /lost+found", added.len()));
         self.append(home, &added)
     }
@@ -275,7 +280,12 @@ impl Repair<'_> {
     }
 }
 
-/// A stray's name in lost+found: its number.
+/// What comes to lost+found, with its name there unless something has that already.
 fn stray(ino: Ino, file_type: u8) -> Added {
-    Added { name: format!("#{ino}").into_bytes(), ino, file_type }
+    Added { name: stray_name(ino, 0), ino, file_type }
+}
+
+/// A stray's name in lost+found: its number, and which attempt at a name it is, if not the first.
+fn stray_name(ino: Ino, attempt: u32) -> Vec<u8> {
+    if attempt == 0 { format!("#{ino}") } else { format!("#{ino}.{attempt}") }.into_bytes()
 }
