@@ -83,9 +83,8 @@ pub(crate) struct Context<'a> {
     pub threads: usize,
     pub progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     pub cancelled: AtomicBool,
-    /// Whether some inode has attributes, an ACL: to compare with the feature word.
-    pub has_xattr: AtomicBool,
-    pub has_acl: AtomicBool,
+    /// Compatible features of which the volume has something: to compare with what the superblock says.
+    pub features: AtomicU64,
     pub entries: AtomicU64,
     /// Blocks that hold file data, if they are to be read.
     pub data: Option<Blocks>,

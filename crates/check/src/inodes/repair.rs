@@ -17,6 +17,7 @@ use myriad_format::choices::{self, Inodes};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
+use myriad_format::superblock::feature;
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
@@ -149,6 +150,9 @@ impl Repair<'_> {
         } else {
             raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
         }
+        if raw.has_flag(flag::IMMUTABLE | flag::APPEND) {
+            self.features |= feature::COMPATIBLE_FLAGGED;
+        }
         Some((data_len, attributes))
     }
 
@@ -252,8 +256,8 @@ impl Repair<'_> {
         let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
         flags |= if kept.is_empty() { 0 } else { flag::ATTR_BODY } | if has_acl { flag::HAS_ACL } else { 0 };
         raw.flags.set(flags);
-        self.has_xattr |= !names.is_empty();
-        self.has_acl |= has_acl;
+        self.features |= if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR };
+        self.features |= if has_acl { feature::COMPATIBLE_ACL } else { 0 };
         (kept, blocks.len() as u64)
     }
 

@@ -256,8 +256,7 @@ impl<'a> Repair<'a> {
             spare_group: 0,
             kept_shift: KEPT_SHIFT,
             now: options.now,
-            has_xattr: false,
-            has_acl: false,
+            features: 0,
             actions,
             data: Blocks::new(),
             unvouched: Blocks::new(),
@@ -350,10 +349,7 @@ impl<'a> Repair<'a> {
             sb.state.set(volume_state::CLEAN);
         }
         sb.leftovers = 0;
-        let (xattr, acl) = (self.has_xattr, self.has_acl);
-        let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
-            | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
-        sb.features_compatible.set(sb.features_compatible.get() | known);
+        sb.features_compatible.set(sb.features_compatible.get() | self.features);
         let sb = *sb;
         superblock::copies(self.geometry.ag_count)
             .chain([0])

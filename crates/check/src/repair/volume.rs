@@ -74,8 +74,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) spare_group: u32,
     pub(crate) kept_shift: u32,
     pub(crate) now: i64,
-    pub(crate) has_xattr: bool,
-    pub(crate) has_acl: bool,
+    /// Compatible features of which the volume has something.
+    pub(crate) features: u64,
     pub(crate) actions: Vec<String>,
     pub(crate) progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     /// What was told of it last.
