@@ -13,7 +13,6 @@ use crate::order::soft::{Delays, Soft};
 use crate::schedule;
 use crate::types::Order;
 use myriad_format::Ino;
-use myriad_format::inode::RawInode;
 
 /// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
 const INODES_FEW: u64 = 256;
@@ -67,7 +66,7 @@ impl Volume {
 
     /// Makes durable what an fsync of a file needs, and no more. The thread that gets the checkpointer does so for all files that threads wait for.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
-        if !self.has_name_of_identity(file) {
+        if !self.has_own_name(file) {
             self.counters.bump(Count::soft_fsyncs_of_all);
             return self.commit_now();
         }
@@ -91,13 +90,11 @@ impl Volume {
 
     /// Whether a file has the name that its identity says. A file that had several may have lost that one; nothing says then which it has. What cannot be
     /// read says nothing either.
-    fn has_name_of_identity(&self, file: Ino) -> bool {
+    fn has_own_name(&self, file: Ino) -> bool {
         let look = self.look();
         let Ok(raw) = inode::read(&look, file) else { return false };
-        let dir = Ino(raw.parent.get());
-        let _lock = self.lock_shared(dir);
-        let has_name = |parent: RawInode| dir::has_name(&look, dir, &parent, raw.name_hash.get(), file);
-        inode::read(&look, dir).and_then(has_name).unwrap_or(false)
+        let _lock = self.lock_shared(Ino(raw.parent.get()));
+        dir::has_own_name(&look, file, &raw).unwrap_or(false)
     }
 
     /// So much waits that the thread that begins an operation writes it, or waits for that.

@@ -8,13 +8,14 @@ mod recorded;
 #[path = "../../../check/tests/common/worn.rs"]
 mod worn;
 
+use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Clock, Cred, Error, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::dir::EntryHeader;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_usable;
@@ -332,6 +333,45 @@ fn remove_directory(after: &Volume, what: &str) {
     assert!(found.is_err(), "{what}: a file has a name that nobody gave it: {found:?}");
     let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
     check_usable(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// A write of a directory's inode was lost: its identity says a name that is gone. So its only name counts as a second one, and after the next crash that
+/// was taken away, with all that lies below.
+#[test]
+fn the_only_name_of_a_directory_is_no_second_one() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    session.mkdir("a", 0o755).unwrap();
+    session.mkdir("b", 0o755).unwrap();
+    // Nothing else that changes lies in the sector of its inode.
+    (0..4).for_each(|i| session.create(&format!("before{i}"), 0o644).map(drop).unwrap());
+    let x = Ino(session.mkdir("a/x", 0o755).unwrap().ino());
+    (0..4).for_each(|i| session.create(&format!("after{i}"), 0o644).map(drop).unwrap());
+    session.write("a/x/file", b"content").unwrap();
+    volume.fs.sync().unwrap();
+    let before = volume.device.inner().clone_image();
+    session.rename("a/x", "b/y", RenameMode::Replace).unwrap();
+    volume.fs.sync().unwrap();
+    let image = Arc::new(volume.device.inner().clone_image());
+    let mut block = [0; 4096];
+    image.read(0, &mut block).unwrap();
+    let geometry = Superblock::read(&block).geometry();
+    let (place, slot) = geometry.locate(x).unwrap();
+    let at = (place.0 << geometry.block_bits) + (geometry.inode_offset(slot) / UNIT_SIZE * UNIT_SIZE) as u64;
+    let mut lost = [0; UNIT_SIZE];
+    before.read(at, &mut lost).unwrap();
+    image.write(at, &lost).unwrap();
+    let state = State { image: image.clone_image(), what: "a lost write".into() };
+    let after = state.open(&setup);
+    assert!(!after.session.exists("b/y").unwrap());
+    after.fs.close().unwrap();
+    assert_eq!(entries_named(after.device.inner(), "y"), 1);
+    let image = Arc::new(after.device.inner().clone_image());
+    let options = Options { repair: true, threads: 1, ..Options::default() };
+    assert!(check(image.clone(), None, &options).unwrap().is_sound());
+    let mended = Volume::open(&setup, image.clone_image());
+    assert_eq!(mended.session.read("b/y/file").ok().as_deref(), Some(&b"content"[..]));
 }
 
 /// How many entries of directories have a name, whether or not they count.
