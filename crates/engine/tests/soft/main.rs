@@ -575,6 +575,32 @@ fn a_directory_grows_over_what_is_left_behind_its_end() {
     }
 }
 
+/// A file was cut to nothing and written again, in whole blocks, and another file was synced whose inode lies beside. The inode was written with its new
+/// size, and with pointers to the old blocks, since what is in the new ones did not last yet.
+#[test]
+fn a_file_that_is_written_again_is_old_or_new() {
+    let setup = setup(1024, 8 << 20);
+    for (blocks, is_beside) in [(2, true), (2, false), (4, true), (4, false)] {
+        let volume = Volume::new(&setup);
+        volume.session.write("f", vec![b'o'; 3 << 10]).unwrap();
+        volume.session.write("beside", b"content").unwrap();
+        let states = volume.states(|session| {
+            session.write("f", vec![b'n'; blocks << 10]).unwrap();
+            let beside = session.open("beside", OpenOptions { write: true, ..OpenOptions::default() }).unwrap();
+            beside.write_at(b"other content", 0).unwrap();
+            if is_beside {
+                beside.sync().unwrap();
+            }
+        });
+        for state in states {
+            state.check();
+            let found = state.open(&setup).session.read("f").unwrap();
+            let is_old = found == vec![b'o'; 3 << 10];
+            assert!(is_old || !found.contains(&b'o'), "{}: {} bytes, of both contents", state.what, found.len());
+        }
+    }
+}
+
 /// A file was cut, and power failed when its size had arrived and its block of pointers had not. When it grew again, what had been cut off came
 /// back.
 #[test]
