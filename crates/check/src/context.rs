@@ -73,6 +73,8 @@ pub(crate) struct Context<'a> {
     pub ag_used: u32,
     /// Blocks with an owner, the groups' fixed blocks apart.
     pub blocks: Blocks,
+    /// Runs that were taken a second time: all blocks with several owners are among them.
+    pub contested: Blocks,
     /// Fixed blocks that hold a tree node.
     pub fixed: Mutex<HashSet<FsBlock>>,
     pub sink: Sink,
@@ -189,6 +191,7 @@ impl Context<'_> {
             return false;
         }
         if let Some(block) = self.blocks.claim(start, length) {
+            self.contested.claim(start, length);
             self.report(number::BLOCK_TWICE, place, format!("{what}: block {block} has another owner already"));
             return false;
         }

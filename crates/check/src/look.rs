@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     pub superblock: Superblock,
     /// Newest LSN in the header of a block of metadata.
     pub lsn_max: Lsn,
+    /// Blocks among which are all that have several owners.
+    pub contested: Blocks,
 }
 
 /// Who changes a volume while it is looked at.
@@ -80,6 +82,7 @@ pub(crate) fn look(
         geometry,
         ag_used,
         blocks: Blocks::new(),
+        contested: Blocks::new(),
         fixed: Mutex::new(HashSet::new()),
         sink: Sink::new(options.findings_max),
         leftovers: options.leftovers.then(Mutex::default),
@@ -136,6 +139,7 @@ pub(crate) fn look(
         lsn_max,
         wrong_data,
         superblock,
+        contested: context.contested,
     })
 }
 

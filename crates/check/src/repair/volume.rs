@@ -48,6 +48,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) hasher: NameHasher,
     pub(crate) ag_used: u32,
     pub(crate) blocks: Blocks,
+    /// Blocks among which are all that several inodes have.
+    pub(crate) contested: Blocks,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     pub(crate) chunks: BTreeMap<FsBlock, Chunk>,
     /// How many blocks of each group's inode table are initialised.
