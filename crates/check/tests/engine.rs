@@ -268,8 +268,8 @@ fn a_copy_that_tells_of_other_groups_does_not_count() {
     fs.close().expect("close");
 }
 
-/// Copies of the superblock are written when the volume is made, and do not say that it has immutable files. A repair that went by a copy did not say so
-/// either, and a mount let the kernel open those files unasked.
+/// Copies of the superblock are written when the volume is made, and do not say that it has immutable files. A repair that went by a copy did
+/// not say so either, and a mount let the kernel open those files unasked.
 #[test]
 fn a_repair_does_not_forget_immutable_files() {
     let device = make(4096, Order::Log);

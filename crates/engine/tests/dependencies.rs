@@ -303,8 +303,8 @@ fn an_fsync_looks_for_a_name_that_its_file_has() {
     }
 }
 
-/// A directory moved to another parent, and a file in it was synced under its new path. Power was lost while the old name lasted as well, as it may. A
-/// repair kept the name that it met first, the old one, and the path that had been synced was gone.
+/// A directory moved to another parent, and a file in it was synced under its new path. Power was lost while the old name lasted as well, as it
+/// may. A repair kept the name that it met first, the old one, and the path that had been synced was gone.
 #[test]
 fn a_repair_keeps_the_path_that_was_synced() {
     let volume = volume();

@@ -193,8 +193,8 @@ impl Repair<'_> {
         self.raw(ino).is_ok_and(|raw| raw.parent.get() == directory.0 && raw.name_hash.get() == hash)
     }
 
-    /// Whether a name of a directory is not its own: it says that it has another one, and the root leads to that. A rename that power loss has cut short
-    /// leaves such a name, and its old one, beside the new one that was perhaps synced (order `softdep`).
+    /// Whether a name of a directory is not its own: it says that it has another one, and the root leads to that. A rename that power loss has
+    /// cut short leaves such a name, and its old one, beside the new one that was perhaps synced (order `softdep`).
     fn is_second_name(&mut self, directory: Ino, ino: Ino, hash: u64) -> bool {
         // What cannot be read is met again on the way, and told then.
         !self.is_identity(directory, ino, hash)

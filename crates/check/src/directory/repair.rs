@@ -158,8 +158,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Marks the directories to which the root leads by names that directories say are their own; once, when a directory is met under another name than
-    /// its own, which is hardly ever.
+    /// Marks the directories to which the root leads by names that directories say are their own; once, when a directory is met under another
+    /// name than its own, which is hardly ever.
     pub(crate) fn find_homes(&mut self) -> Result<(), CheckError> {
         if std::mem::replace(&mut self.are_homes_known, true) {
             return Ok(());

@@ -226,8 +226,8 @@ impl Repair<'_> {
         (extents, nodes, damaged)
     }
 
-    /// Takes from runs of blocks those that say that they are another inode's: in order of the table a stale pointer to a block could come first, and the
-    /// directory or map whose block it is would lose it.
+    /// Takes from runs of blocks those that say that they are another inode's: in order of the table a stale pointer to a block could come
+    /// first, and the directory or map whose block it is would lose it.
     fn leave_to_others(&self, ino: Ino, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
         let mut left: Vec<(FsBlock, u64)> = Vec::new();
         for (start, length) in runs {
@@ -245,8 +245,8 @@ impl Repair<'_> {
         left
     }
 
-    /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or pointers, and
-    /// each says whose.
+    /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or
+    /// pointers, and each says whose.
     fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
         if self.contested.first_in(block, 1).is_none() {
             return false;

@@ -223,8 +223,8 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     of_kind!(look.volume, search(look, dir, raw, name))
 }
 
-/// Whether an inode has the name that its identity says. The directory of that is locked; it may be no directory any more, or damaged, and then there is
-/// no such name. Asked of volumes that soft updates are for, whose directories are linear.
+/// Whether an inode has the name that its identity says. The directory of that is locked; it may be no directory any more, or damaged, and then
+/// there is no such name. Asked of volumes that soft updates are for, whose directories are linear.
 pub(crate) fn has_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
     assert_eq!(look.volume.choices.directory, Directory::Linear, "soft updates need linear directories");
     let dir = Ino(raw.parent.get());

@@ -9,8 +9,8 @@
 //!  - who is about to remove or move a directory, to hold a moment or to close the volume waits until all were looked at. So directories
 //!    stay where they are meanwhile, and none is missed; and no inode is given to another one while it may have a second name.
 //!
-//! What is damaged is passed over: that is for the check to find. So is a directory that has not the name that its identity says: a write of its inode may
-//! have been lost, and the name that counts as second be its only one.
+//! What is damaged is passed over: that is for the check to find. So is a directory that has not the name that its identity says: a write of its
+//! inode may have been lost, and the name that counts as second be its only one.
 
 use crate::dir::{self, Name};
 use crate::error::{Error, Result};

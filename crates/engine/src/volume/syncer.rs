@@ -88,8 +88,8 @@ impl Volume {
         done
     }
 
-    /// Whether a file has the name that its identity says. A file that had several may have lost that one; nothing says then which it has. What cannot be
-    /// read says nothing either.
+    /// Whether a file has the name that its identity says. A file that had several may have lost that one; nothing says then which it has. What
+    /// cannot be read says nothing either.
     fn has_own_name(&self, file: Ino) -> bool {
         let look = self.look();
         let Ok(raw) = inode::read(&look, file) else { return false };

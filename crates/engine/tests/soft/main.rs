@@ -335,8 +335,8 @@ fn remove_directory(after: &Volume, what: &str) {
     check_usable(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
-/// A write of a directory's inode was lost: its identity says a name that is gone. So its only name counts as a second one, and after the next crash that
-/// was taken away, with all that lies below.
+/// A write of a directory's inode was lost: its identity says a name that is gone. So its only name counts as a second one, and after the next
+/// crash that was taken away, with all that lies below.
 #[test]
 fn the_only_name_of_a_directory_is_no_second_one() {
     let setup = setup(1024, 8 << 20);
@@ -575,8 +575,8 @@ fn a_directory_grows_over_what_is_left_behind_its_end() {
     }
 }
 
-/// A file was cut to nothing and written again, in whole blocks, and another file was synced whose inode lies beside. The inode was written with its new
-/// size, and with pointers to the old blocks, since what is in the new ones did not last yet.
+/// A file was cut to nothing and written again, in whole blocks, and another file was synced whose inode lies beside. The inode was written with
+/// its new size, and with pointers to the old blocks, since what is in the new ones did not last yet.
 #[test]
 fn a_file_that_is_written_again_is_old_or_new() {
     let setup = setup(1024, 8 << 20);
