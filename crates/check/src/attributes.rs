@@ -5,6 +5,7 @@ use crate::findings::number;
 use crate::report::Place;
 use myriad_format::fork::AttributeRoot;
 use myriad_format::inode::{RawInode, flag};
+use myriad_format::superblock::feature;
 use myriad_format::xattr::{AttrBlockHeader, AttrIter, LIST_MAX, has_namespace};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
 use std::collections::HashSet;
@@ -83,12 +84,9 @@ pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, 
             }
         }
     }
-    if !names.is_empty() {
-        context.has_xattr.store(true, Relaxed);
-    }
-    if has_acl {
-        context.has_acl.store(true, Relaxed);
-    }
+    let features = if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR }
+        | if has_acl { feature::COMPATIBLE_ACL } else { 0 };
+    context.features.fetch_or(features, Relaxed);
     if has_acl != raw.has_flag(flag::HAS_ACL) {
         let message = format!("{} ACL, its flag says otherwise", if has_acl { "has an" } else { "has no" });
         context.report(number::ATTRIBUTE_FLAG, place, message);

@@ -73,6 +73,8 @@ pub(crate) struct Context<'a> {
     pub ag_used: u32,
     /// Blocks with an owner, the groups' fixed blocks apart.
     pub blocks: Blocks,
+    /// Runs that were taken a second time: all blocks with several owners are among them.
+    pub contested: Blocks,
     /// Fixed blocks that hold a tree node.
     pub fixed: Mutex<HashSet<FsBlock>>,
     pub sink: Sink,
@@ -83,9 +85,8 @@ pub(crate) struct Context<'a> {
     pub threads: usize,
     pub progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     pub cancelled: AtomicBool,
-    /// Whether some inode has attributes, an ACL: to compare with the feature word.
-    pub has_xattr: AtomicBool,
-    pub has_acl: AtomicBool,
+    /// Compatible features of which the volume has something: to compare with what the superblock says.
+    pub features: AtomicU64,
     pub entries: AtomicU64,
     /// Blocks that hold file data, if they are to be read.
     pub data: Option<Blocks>,
@@ -190,6 +191,7 @@ impl Context<'_> {
             return false;
         }
         if let Some(block) = self.blocks.claim(start, length) {
+            self.contested.claim(start, length);
             self.report(number::BLOCK_TWICE, place, format!("{what}: block {block} has another owner already"));
             return false;
         }

@@ -34,6 +34,8 @@ pub(crate) struct Outcome {
     pub superblock: Superblock,
     /// Newest LSN in the header of a block of metadata.
     pub lsn_max: Lsn,
+    /// Blocks among which are all that have several owners.
+    pub contested: Blocks,
 }
 
 /// Who changes a volume while it is looked at.
@@ -80,6 +82,7 @@ pub(crate) fn look(
         geometry,
         ag_used,
         blocks: Blocks::new(),
+        contested: Blocks::new(),
         fixed: Mutex::new(HashSet::new()),
         sink: Sink::new(options.findings_max),
         leftovers: options.leftovers.then(Mutex::default),
@@ -87,8 +90,7 @@ pub(crate) fn look(
         threads: options.threads.max(1),
         progress: options.progress,
         cancelled: AtomicBool::new(false),
-        has_xattr: AtomicBool::new(false),
-        has_acl: AtomicBool::new(false),
+        features: AtomicU64::new(0),
         entries: AtomicU64::new(0),
         data: options.scrub.then(Blocks::new),
         data_blocks: AtomicU64::new(0),
@@ -137,6 +139,7 @@ pub(crate) fn look(
         lsn_max,
         wrong_data,
         superblock,
+        contested: context.contested,
     })
 }
 
@@ -379,18 +382,17 @@ fn check_volume(context: &Context<'_>, totals: &Totals, free_parts: u64, is_copy
             }
         }
     }
-    let features = superblock.features_compatible.get();
-    for (bit, found, name) in [
-        (feature::COMPATIBLE_XATTR, &context.has_xattr, "attributes"),
-        (feature::COMPATIBLE_ACL, &context.has_acl, "ACLs"),
-    ] {
-        if found.load(Relaxed) && features & bit == 0 {
-            context.report(
-                number::ATTRIBUTE_FLAG,
-                Place::Volume,
-                format!("there are {name}, the superblock says none"),
-            );
+    let unsaid = context.features.load(Relaxed) & !superblock.features_compatible.get();
+    for (bit, name) in [(feature::COMPATIBLE_XATTR, "attributes"), (feature::COMPATIBLE_ACL, "ACLs")] {
+        if unsaid & bit != 0 {
+            let message = format!("there are {name}, the superblock says none");
+            context.report(number::ATTRIBUTE_FLAG, Place::Volume, message);
         }
+    }
+    if unsaid & feature::COMPATIBLE_FLAGGED != 0 {
+        // No damage: on a volume of former versions it may be missing. Until it is there, a mount does not see who opens these files.
+        let message = "there are immutable or append-only files, the superblock says none";
+        context.report_leftover(number::ATTRIBUTE_FLAG, Place::Volume, message, |all| all.others += 1);
     }
     if context.geometry.locate(Ino(superblock.root_ino.get())).is_none() {
         let corrupt = Corrupt::Superblock { field: "root_ino", value: superblock.root_ino.get() };

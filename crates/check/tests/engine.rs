@@ -2,8 +2,11 @@
 
 use myriad_check::{Options, Report, Totals, check};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode};
+use myriad_engine::{
+    Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, SetAttr, XattrMode,
+};
 use myriad_format::BlockKind;
+use myriad_format::inode::flag;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use myriad_format::superblock::Superblock;
 use myriad_sim::rng::number;
@@ -261,6 +264,37 @@ fn a_copy_that_tells_of_other_groups_does_not_count() {
     assert_eq!(fs.info().ag_size, 32 << 20);
     fs.session(Cred::root()).lstat(&*format!("/in groups of {}", 32 << 20)).expect("the new volume's name");
     fs.close().expect("close");
+}
+
+/// Copies of the superblock are written when the volume is made, and do not say that it has immutable files. A repair that went by a copy did
+/// not say so either, and a mount let the kernel open those files unasked.
+#[test]
+fn a_repair_does_not_forget_immutable_files() {
+    let device = make(4096, Order::Log);
+    let fs = open(&device);
+    write(&fs.session(Cred::root()), "/fixed", 0, b"content");
+    let fixed = SetAttr { flags: Some(flag::IMMUTABLE), ..SetAttr::default() };
+    fs.session(Cred::root()).set_attr("/fixed", fixed).expect("a flag");
+    fs.close().expect("close");
+    assert_silent(&device, "before");
+    let repaired = || {
+        let report = check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("repaired");
+        assert!(report.is_sound(), "{:?}", report.remaining);
+        let fs = open(&device);
+        assert!(fs.has_flagged());
+        fs.close().expect("close");
+        report
+    };
+    wipe_superblocks(&device, 32 << 20, [0]);
+    repaired();
+    // As a former repair left it: that is no damage.
+    let mut block = vec![0; 4096];
+    device.read(0, &mut block).unwrap();
+    Superblock::read_mut(&mut block).features_compatible.set(0);
+    myriad_format::header::seal(&mut block, 0);
+    device.write(0, &block).unwrap();
+    let report = repaired();
+    assert_eq!((report.finding_count, report.damage_count), (1, 0), "{:?}", report.findings);
 }
 
 /// Breaks a few metadata blocks.

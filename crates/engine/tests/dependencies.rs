@@ -5,9 +5,11 @@ mod recorded;
 use myriad_device::Event;
 use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
 use myriad_sim::rng::Rng;
-use myriad_trials::setup::Setup;
+use myriad_trials::setup::{Devices, Setup};
+use myriad_trials::verdict::mend_usable;
 use recorded::{Volume, counter, lose_power_beside};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 const KINDS: [&str; 13] = [
@@ -261,6 +263,65 @@ fn an_fsync_writes_what_its_file_needs() {
     let state = recorded::State { image: volume.device.inner().clone_image(), what: "after the third".into() };
     let after = state.open(&setup);
     assert!(after.session.exists("o1/second").unwrap() && after.session.exists("o9/0").unwrap());
+}
+
+/// A file lost the name that its inode says, and lives on by another one, as Maildir and git leave theirs. Then the directory of that other name was
+/// renamed: an fsync of the file looked for the name that was gone, found it durable, and returned before the file could be found by its path.
+#[test]
+fn an_fsync_looks_for_a_name_that_its_file_has() {
+    for (is_opened_again, is_old_directory_removed) in [(false, false), (true, false), (true, true)] {
+        let what = format!("opened again: {is_opened_again}, old directory removed: {is_old_directory_removed}");
+        let mut volume = volume();
+        let session = &volume.session;
+        session.mkdir("old", 0o755).unwrap();
+        session.mkdir("new", 0o755).unwrap();
+        session.write("old/name", b"content").unwrap();
+        volume.fs.sync().unwrap();
+        session.link("old/name", "new/name").unwrap();
+        session.unlink("old/name").unwrap();
+        if is_old_directory_removed {
+            session.rmdir("old").unwrap();
+        }
+        volume.fs.sync().unwrap();
+        if is_opened_again {
+            volume.fs.close().unwrap();
+            volume = Volume::open(&setup(), volume.device.inner().clone_image());
+        }
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let file = volume.session.open("new/name", options).unwrap();
+        volume.session.rename("new", "moved", RenameMode::Replace).unwrap();
+        file.sync().unwrap();
+        let state = recorded::State { image: volume.device.inner().clone_image(), what };
+        state.check();
+        let after = state.open(&setup());
+        assert_eq!(after.session.read("moved/name").ok().as_deref(), Some(&b"content"[..]), "{}", state.what);
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 1, "{}", state.what);
+        // Once it has been renamed, its inode says its name again.
+        volume.session.rename("moved/name", "moved/again", RenameMode::Replace).unwrap();
+        file.sync().unwrap();
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 1, "{}", state.what);
+    }
+}
+
+/// A directory moved to another parent, and a file in it was synced under its new path. Power was lost while the old name lasted as well, as it
+/// may. A repair kept the name that it met first, the old one, and the path that had been synced was gone.
+#[test]
+fn a_repair_keeps_the_path_that_was_synced() {
+    let volume = volume();
+    let session = &volume.session;
+    for dir in ["old", "new", "old/d", "old/d/below"] {
+        session.mkdir(dir, 0o755).unwrap();
+    }
+    session.write("old/d/f", b"content").unwrap();
+    volume.fs.sync().unwrap();
+    session.rename("old/d", "new/e", RenameMode::Replace).unwrap();
+    session.open("new/e/f", OpenOptions { write: true, ..OpenOptions::default() }).unwrap().sync().unwrap();
+    let image = Arc::new(volume.device.inner().clone_image());
+    assert!(mend_usable(&Devices::from(image.clone())).unwrap(), "it has both names");
+    let after = Volume::open(&setup(), image.clone_image());
+    assert_eq!(after.session.read("new/e/f").ok().as_deref(), Some(&b"content"[..]));
+    assert!(after.session.exists("new/e/below").unwrap() && !after.session.exists("old/d").unwrap());
+    recorded::State { image: image.clone_image(), what: "repaired".into() }.check();
 }
 
 /// Threads sync files of theirs, in directories that they have just made, while all of them change other things. What an fsync was answered for is

@@ -116,7 +116,7 @@ operations! {
     "rename-over-link" b"l" [rename(b"a", b"l", RenameHow::Replace)];
     "rename-dir" b"e" [rename(b"d", b"e", RenameHow::Replace)];
     "rename-dir-replace" b"r" [rename(b"d", b"r", RenameHow::Replace)];
-    "rename-dir-into" b"r/d" [rename(b"d", b"r/d", RenameHow::Replace)];
+    "rename-dir-into" b"r/d/c" [rename(b"d", b"r/d", RenameHow::Replace)];
     "exchange" b"a" [rename(b"a", b"d/c", RenameHow::Exchange)];
     "exchange-dir" b"d" [rename(b"a", b"d", RenameHow::Exchange)];
     "whiteout" b"b" [rename(b"a", b"b", RenameHow::Whiteout)];

@@ -153,10 +153,13 @@ impl Repair<'_> {
         if is_torn && !self.is_believed(directory, entry, hash) {
             return Err("it is torn");
         }
-        let item = self.item(entry.ino).expect("it exists");
+        let item = *self.item(entry.ino).expect("it exists");
         let file_type = item.file_type;
         if file_type == DIR_TYPE && (entry.ino == root || entry.ino == directory || item.state & state::NAMED != 0) {
             return Err("the directory has a name already");
+        }
+        if file_type == DIR_TYPE && self.is_second_name(directory, entry.ino, hash) {
+            return Err("the directory has another name, which it says is its own");
         }
         // Names that share their hash share this one, too, only if they are the same.
         let other_hash = NameHasher::new(OTHER_KEY).hash(entry.name) as u32;
@@ -164,6 +167,7 @@ impl Repair<'_> {
             Some(&other) if other == other_hash => return Err("the name is there twice"),
             other => other.is_some(),
         };
+        let item = self.item(entry.ino).expect("it exists");
         item.state |= state::NAMED;
         if file_type == DIR_TYPE {
             queue.push_back(entry.ino);
@@ -181,8 +185,21 @@ impl Repair<'_> {
     /// Whether an entry of a torn block is one that was written as it is. The inode may know better than the tag, which may be
     /// one that a repair was about to put right.
     pub(crate) fn is_believed(&mut self, directory: Ino, entry: &Entry<'_>, hash: u64) -> bool {
-        let is_identity = |raw: RawInode| raw.parent.get() == directory.0 && raw.name_hash.get() == hash;
-        entry.tag == hash as u32 || self.raw(entry.ino).is_ok_and(is_identity)
+        entry.tag == hash as u32 || self.is_identity(directory, entry.ino, hash)
+    }
+
+    /// Whether an inode says that this is its name.
+    pub(crate) fn is_identity(&mut self, directory: Ino, ino: Ino, hash: u64) -> bool {
+        self.raw(ino).is_ok_and(|raw| raw.parent.get() == directory.0 && raw.name_hash.get() == hash)
+    }
+
+    /// Whether a name of a directory is not its own: it says that it has another one, and the root leads to that. A rename that power loss has
+    /// cut short leaves such a name, and its old one, beside the new one that was perhaps synced (order `softdep`).
+    fn is_second_name(&mut self, directory: Ino, ino: Ino, hash: u64) -> bool {
+        // What cannot be read is met again on the way, and told then.
+        !self.is_identity(directory, ino, hash)
+            && self.find_homes().is_ok()
+            && self.item(ino).is_some_and(|item| item.state & state::AT_HOME != 0)
     }
 
     /// Makes the first name found the identity, so that it describes a name that exists.

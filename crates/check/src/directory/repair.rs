@@ -117,6 +117,11 @@ impl Repair<'_> {
             return Ok(());
         }
         let home = self.lost_and_found(root)?;
+        let taken = self.names_of(home)?;
+        for added in &mut added {
+            let mut names = (0..).map(|attempt| stray_name(added.ino, attempt));
+            added.name = names.find(|name| !taken.contains_key(name)).expect("a name that nothing has");
+        }
         self.act(format!("moved {} inodes to /lost+found", added.len()));
         self.append(home, &added)
     }
@@ -153,8 +158,37 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Marks the directories to which the root leads by names that directories say are their own; once, when a directory is met under another
+    /// name than its own, which is hardly ever.
+    pub(crate) fn find_homes(&mut self) -> Result<(), CheckError> {
+        if std::mem::replace(&mut self.are_homes_known, true) {
+            return Ok(());
+        }
+        let root = Ino(self.superblock.root_ino.get());
+        let mut stack = vec![root];
+        while let Some(directory) = stack.pop() {
+            for (child, hash) in self.subdirectories(directory)? {
+                let is_own = child != root && self.is_identity(directory, child, hash);
+                if let Some(item) = self.item(child).filter(|item| is_own && item.state & state::AT_HOME == 0) {
+                    item.state |= state::AT_HOME;
+                    stack.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Other unvisited directories that an unvisited directory names, as far as can be read.
     fn peek(&mut self, directory: Ino) -> Result<Vec<Ino>, CheckError> {
+        let mut children = self.subdirectories(directory)?;
+        children.retain(|&(child, _)| {
+            child != directory && self.item(child).is_some_and(|item| item.state & state::VISITED == 0)
+        });
+        Ok(children.into_iter().map(|(child, _)| child).collect())
+    }
+
+    /// The directories that a directory names, as far as can be read, and the hashes of the names.
+    fn subdirectories(&mut self, directory: Ino) -> Result<Vec<(Ino, u64)>, CheckError> {
         let raw = self.raw(directory)?;
         let runs = of_kind!(directory_kind(&self.superblock), runs(self, directory, &raw))?;
         let mut children = Vec::new();
@@ -170,12 +204,12 @@ impl Repair<'_> {
                     is_torn = true;
                     continue;
                 };
-                let is_other = entry.ino != directory
-                    && self
-                        .item(entry.ino)
-                        .is_some_and(|item| item.file_type == DIR_TYPE && item.state & state::VISITED == 0);
-                if is_other && (!is_torn || self.is_believed(directory, &entry, self.hasher.hash(entry.name))) {
-                    children.push(entry.ino);
+                if self.item(entry.ino).is_none_or(|item| item.file_type != DIR_TYPE) {
+                    continue;
+                }
+                let hash = self.hasher.hash(entry.name);
+                if !is_torn || self.is_believed(directory, &entry, hash) {
+                    children.push((entry.ino, hash));
                 }
             }
         }
@@ -246,7 +280,12 @@ impl Repair<'_> {
     }
 }
 
-/// A stray's name in lost+found: its number.
+/// What comes to lost+found, with its name there unless something has that already.
 fn stray(ino: Ino, file_type: u8) -> Added {
-    Added { name: format!("#{ino}").into_bytes(), ino, file_type }
+    Added { name: stray_name(ino, 0), ino, file_type }
+}
+
+/// A stray's name in lost+found: its number, and which attempt at a name it is, if not the first.
+fn stray_name(ino: Ino, attempt: u32) -> Vec<u8> {
+    if attempt == 0 { format!("#{ino}") } else { format!("#{ino}.{attempt}") }.into_bytes()
 }

@@ -9,8 +9,9 @@ use crate::report::Place;
 use crate::slots::bad_inode;
 use crate::table::{SlotInfo, Span};
 use myriad_format::group::{GroupHeader, RegionSummary};
-use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG, TARGET_MAX, fork};
+use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork};
 use myriad_format::leftovers::BlockCount;
+use myriad_format::superblock::feature;
 use myriad_format::{Corrupt, FsBlock, Ino};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -94,6 +95,9 @@ pub(super) fn take_inode(
     check_inode(context, ino, raw, data, attributes);
     infos[slot as usize] = SlotInfo::of(raw);
     facts.inodes_used += 1;
+    if raw.has_flag(flag::IMMUTABLE | flag::APPEND) {
+        context.features.fetch_or(feature::COMPATIBLE_FLAGGED, Relaxed);
+    }
     if raw.is_dir() {
         facts.directory_inos.push(ino);
         let region = context.geometry.ag_block_of(block).0 >> context.geometry.region_bits;

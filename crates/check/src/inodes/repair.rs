@@ -9,7 +9,7 @@ use crate::options::CheckError;
 use crate::repair::build::{Fill, node_count, write_tree};
 use crate::repair::pending::{BuiltMap, Salvaged};
 use crate::repair::volume::{Item, Repair, no_room, state};
-use crate::slots::is_type;
+use crate::slots::{inode_at, is_type};
 use crate::tree::walk;
 use crate::visitor::Visitor;
 use myriad_format::btree;
@@ -17,10 +17,12 @@ use myriad_format::choices::{self, Inodes};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::fork::{AttributeRoot, Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::{RawInode, S_IFDIR, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork, generation_at};
+use myriad_format::superblock::feature;
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
+use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use zerocopy::IntoBytes;
 
 /// Reads whatever of a tree can be read.
@@ -149,6 +151,9 @@ impl Repair<'_> {
         } else {
             raw.set_block_total(blocks + nodes.len() as u64 + attribute_blocks);
         }
+        if raw.has_flag(flag::IMMUTABLE | flag::APPEND) {
+            self.features |= feature::COMPATIBLE_FLAGGED;
+        }
         Some((data_len, attributes))
     }
 
@@ -205,6 +210,7 @@ impl Repair<'_> {
                 free.push((start, length));
                 true
             });
+            let free = self.leave_to_others(ino, free);
             damaged |= free != [(extent.start, u64::from(extent.length))];
             for (start, length) in free {
                 self.blocks.claim(start, length);
@@ -218,6 +224,73 @@ impl Repair<'_> {
             lost.into_iter().for_each(|(start, length)| self.blocks.release(start, length));
         }
         (extents, nodes, damaged)
+    }
+
+    /// Takes from runs of blocks those that say that they are another inode's: in order of the table a stale pointer to a block could come
+    /// first, and the directory or map whose block it is would lose it.
+    fn leave_to_others(&self, ino: Ino, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
+        let mut left: Vec<(FsBlock, u64)> = Vec::new();
+        for (start, length) in runs {
+            if self.contested.first_in(start, length).is_none() {
+                left.push((start, length));
+                continue;
+            }
+            for block in (0..length).map(|at| start.offset_by(at)).filter(|&block| !self.is_anothers(ino, block)) {
+                match left.last_mut() {
+                    Some((start, length)) if start.offset_by(*length) == block => *length += 1,
+                    _ => left.push((block, 1)),
+                }
+            }
+        }
+        left
+    }
+
+    /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or
+    /// pointers, and each says whose.
+    fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
+        if self.contested.first_in(block, 1).is_none() {
+            return false;
+        }
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
+            return false;
+        }
+        let owner_of = |(number, bytes): (usize, &[u8])| {
+            let kind =
+                BlockKind::of(bytes).filter(|kind| matches!(kind, BlockKind::LinearEntries | BlockKind::Pointers))?;
+            unit::verify_one(bytes, kind, &self.reader.volume, block, number as u32).ok()?;
+            Some(Ino(UnitHeader::read(bytes).owner.get()))
+        };
+        let owners: BTreeSet<Ino> = buf.chunks_exact(UNIT_SIZE).enumerate().filter_map(owner_of).collect();
+        !owners.contains(&ino) && owners.into_iter().any(|owner| self.has_block(owner, block))
+    }
+
+    /// Whether the map of an inode, as it is on the device, leads to a block, or by way of it.
+    fn has_block(&self, ino: Ino, block: FsBlock) -> bool {
+        let geometry = self.geometry;
+        let mut buf = self.reader.new_buffer();
+        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return false };
+        if self.reader.read_inodes(place, &mut buf).is_err() {
+            return false;
+        }
+        let raw = *inode_at(&geometry, &buf, slot);
+        if !is_type(raw.mode.get()) || raw.check(ino).is_err() {
+            return false;
+        }
+        let mut is_found = false;
+        let mut record = |bytes: &[u8]| {
+            let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino);
+            is_found |= extent.is_ok_and(|extent| {
+                !extent.unwritten && (extent.start..extent.start.offset_by(extent.length.into())).contains(&block)
+            });
+        };
+        let mut salvage =
+            Salvage { repair: self, record: &mut record, nodes: None, damaged: false, followed: HashSet::new() };
+        if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
+            pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
+        }
+        let is_node = salvage.followed.contains(&block);
+        is_found || is_node
     }
 
     /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
@@ -252,8 +325,8 @@ impl Repair<'_> {
         let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
         flags |= if kept.is_empty() { 0 } else { flag::ATTR_BODY } | if has_acl { flag::HAS_ACL } else { 0 };
         raw.flags.set(flags);
-        self.has_xattr |= !names.is_empty();
-        self.has_acl |= has_acl;
+        self.features |= if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR };
+        self.features |= if has_acl { feature::COMPATIBLE_ACL } else { 0 };
         (kept, blocks.len() as u64)
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn repair(
     let without_data = Options { scrub: false, ..options.clone() };
     // Nothing is written before all that may refuse a repair has been asked.
     let finished = exchange::finished(device);
-    let Outcome { mut report, superblock, lsn_max, .. } =
+    let Outcome { mut report, superblock, lsn_max, contested, .. } =
         in_part(&without_data, 0.0, 0.5, |options| look(&finished, log_device, options, Writer::Nobody))?;
     let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
     if unknown != 0 {
@@ -78,8 +78,9 @@ pub(crate) fn repair(
         report = scrubbed.report;
         // The table goes home by other hands than the log's: nothing may be left in it that could be laid over, and a log keeps its
         // last checkpoint when a volume is closed.
-        report.actions =
-            in_part(options, end, 0.9, |options| Repair::run(device, log_device, (superblock, lsn_max), options))?;
+        report.actions = in_part(options, end, 0.9, |options| {
+            Repair::run(device, log_device, (superblock, lsn_max, contested), options)
+        })?;
         return in_part(options, 0.9, 1.0, |options| {
             accepted(device, log_device, options, report, &scrubbed.wrong_data)
         });
@@ -87,8 +88,9 @@ pub(crate) fn repair(
     if options.leave_unreadable && (report.unreadable_blocks > 0 || report.log_loss.is_some()) {
         return Ok(report);
     }
-    report.actions =
-        in_part(options, 0.5, 0.7, |options| Repair::run(device, log_device, (superblock, lsn_max), options))?;
+    report.actions = in_part(options, 0.5, 0.7, |options| {
+        Repair::run(device, log_device, (superblock, lsn_max, contested), options)
+    })?;
     let after = in_part(options, 0.7, end, |options| look_again(device, log_device, options))?;
     if options.accept_contents && !after.wrong_data.is_empty() {
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
@@ -116,7 +118,7 @@ fn vouch(
     }
     if has_log {
         // A repair that had just begun: what the log has goes home by one that ends.
-        return Repair::run(device, log_device, (superblock, lsn_max), options);
+        return Repair::run(device, log_device, (superblock, lsn_max, Blocks::new()), options);
     }
     // What was looked at may sit in a volatile cache, if its writer died and not the machine.
     flush(device)?;
@@ -186,11 +188,11 @@ fn accepted(
 }
 
 impl<'a> Repair<'a> {
-    /// Replays the log, makes it empty, and gets ready. A look gave the superblock, and the newest LSN that a block has.
+    /// Replays the log, makes it empty, and gets ready. A look gave the superblock, the newest LSN that a block has, and blocks of several owners.
     fn start(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
-        (superblock, lsn_max): (Superblock, Lsn),
+        (superblock, lsn_max, contested): (Superblock, Lsn, Blocks),
         options: &Options<'a>,
     ) -> Result<Self, CheckError> {
         let geometry = superblock.geometry();
@@ -237,6 +239,7 @@ impl<'a> Repair<'a> {
             geometry,
             ag_used,
             blocks: Blocks::new(),
+            contested,
             chunks: BTreeMap::new(),
             tables: BTreeMap::new(),
             are_trees_old: false,
@@ -251,12 +254,12 @@ impl<'a> Repair<'a> {
             told: 0.0,
             directories: 0,
             visited: 0,
+            are_homes_known: false,
             free_run: (0, 0),
             spare_group: 0,
             kept_shift: KEPT_SHIFT,
             now: options.now,
-            has_xattr: false,
-            has_acl: false,
+            features: 0,
             actions,
             data: Blocks::new(),
             unvouched: Blocks::new(),
@@ -287,7 +290,7 @@ impl<'a> Repair<'a> {
     fn run(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
-        looked_at: (Superblock, Lsn),
+        looked_at: (Superblock, Lsn, Blocks),
         options: &Options<'a>,
     ) -> Result<Vec<String>, CheckError> {
         let mut repair = Self::start(device, log_device, looked_at, options)?;
@@ -349,10 +352,7 @@ impl<'a> Repair<'a> {
             sb.state.set(volume_state::CLEAN);
         }
         sb.leftovers = 0;
-        let (xattr, acl) = (self.has_xattr, self.has_acl);
-        let known = if xattr { myriad_format::superblock::feature::COMPATIBLE_XATTR } else { 0 }
-            | if acl { myriad_format::superblock::feature::COMPATIBLE_ACL } else { 0 };
-        sb.features_compatible.set(sb.features_compatible.get() | known);
+        sb.features_compatible.set(sb.features_compatible.get() | self.features);
         let sb = *sb;
         superblock::copies(self.geometry.ag_count)
             .chain([0])

@@ -33,6 +33,8 @@ pub(crate) mod state {
     pub const NO_LINKS: u8 = 4;
     /// Freed: no inode any more.
     pub const GONE: u8 = 8;
+    /// A directory to which the root leads by names that directories say are their own (`Repair::find_homes`).
+    pub const AT_HOME: u8 = 16;
 }
 
 /// Most sentences about what was done.
@@ -46,6 +48,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) hasher: NameHasher,
     pub(crate) ag_used: u32,
     pub(crate) blocks: Blocks,
+    /// Blocks among which are all that several inodes have.
+    pub(crate) contested: Blocks,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     pub(crate) chunks: BTreeMap<FsBlock, Chunk>,
     /// How many blocks of each group's inode table are initialised.
@@ -72,8 +76,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) spare_group: u32,
     pub(crate) kept_shift: u32,
     pub(crate) now: i64,
-    pub(crate) has_xattr: bool,
-    pub(crate) has_acl: bool,
+    /// Compatible features of which the volume has something.
+    pub(crate) features: u64,
     pub(crate) actions: Vec<String>,
     pub(crate) progress: Option<&'a (dyn Fn(Progress) -> bool + Sync)>,
     /// What was told of it last.
@@ -81,6 +85,8 @@ pub(crate) struct Repair<'a> {
     /// How many directories there are, and how many have been visited.
     pub(crate) directories: u64,
     pub(crate) visited: u64,
+    /// Directories at home have been marked.
+    pub(crate) are_homes_known: bool,
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     pub(crate) data: Blocks,
     pub(crate) unvouched: Blocks,

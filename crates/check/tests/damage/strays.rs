@@ -78,6 +78,30 @@ fn what_lies_below_a_circle_stays_there() {
     }
 }
 
+/// Somebody had moved a file into lost+found, or a repair had before, under the name of a stray one. The stray got the same name, and no later repair
+/// ended that.
+#[test]
+fn a_stray_takes_no_name_that_is_taken() {
+    for shape in [SHAPE, SMALL] {
+        let mut builder = Builder::new(shape);
+        let (root, body) = (builder.root, builder.small_body());
+        let home = builder.dir(root, b"lost+found", 0, body);
+        let stray = builder.inode(0, 0o100644, 0);
+        let directory = builder.inode(1, 0o040755, body);
+        for name in [format!("#{stray}"), format!("#{stray}.1"), format!("#{directory}")] {
+            builder.file(home, name.as_bytes(), 0, &[]);
+        }
+        builder.node(stray).raw.nlink.set(1);
+        builder.node(directory).raw.nlink.set(2);
+        let image = builder.finish();
+        let report = mend(&image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        assert!(report.actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{:?}", report.actions);
+        let again = mend(&image);
+        assert!(again.finding_count == 0 && again.actions.is_empty(), "{:?}: {:?}", again.findings, again.actions);
+    }
+}
+
 /// What a torn block names lies below its directory, also if the directory is a stray one: it came to lie beside it.
 #[test]
 fn what_a_torn_stray_names_stays_below_it() {

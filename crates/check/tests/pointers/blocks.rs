@@ -3,7 +3,7 @@
 use crate::Written;
 use myriad_check::number;
 use myriad_engine::{AllocateMode, MkfsOptions, OpenOptions};
-use myriad_format::choices::{Choices, Inodes, Map, Space};
+use myriad_format::choices::{Choices, Directory, Inodes, Map, Space};
 use myriad_format::inode::{RawInode, fork};
 use myriad_format::pointers::{self, RawPointer};
 use myriad_format::table::POINTERS_OFFSET;
@@ -49,7 +49,12 @@ impl Deref for Sample {
 
 impl Sample {
     fn new() -> Self {
-        let choices = Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, ..Choices::default() };
+        Self::with(Directory::Indexed)
+    }
+
+    fn with(directory: Directory) -> Self {
+        let choices =
+            Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, directory, ..Choices::default() };
         let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
         let mut inos = [Ino(0); 3];
         let written = Written::new(32 << 20, &options, |session| {
@@ -164,6 +169,10 @@ fn damaged_pointers_are_found_and_put_right() {
         let place = s.pointer(s.file, SINGLE, 0);
         s.set(place, s.word(place) | 1 << 63);
     });
+    damaged("a file block that is a younger file's pointers", number::BLOCK_TWICE, &[], &[9], |s| {
+        let theirs = s.word(s.pointer(s.other, SINGLE, 0));
+        s.set(s.pointer(s.file, 9, 0), theirs);
+    });
     damaged("a file block of two files", number::BLOCK_TWICE, &[], &[9], |s| {
         // The other one is younger: its block stays the first owner's, which comes first in the table.
         let theirs = s.word(s.pointer(s.file, 8, 0));
@@ -217,6 +226,17 @@ fn damaged_pointers_are_found_and_put_right() {
 }
 
 /// What a directory's lost pointers led to are entries: repair brings back what it can reach, and the rest is in lost+found.
+/// A stale pointer of a file came first, in the order of the table, to a block that had become a directory's: the directory lost it.
+#[test]
+fn a_block_that_says_whose_it_is_stays_its() {
+    let sample = Sample::with(Directory::Linear);
+    assert!(sample.file < sample.dir);
+    let theirs = sample.word(sample.pointer(sample.dir, 1, 0));
+    sample.set(sample.pointer(sample.file, 9, 0), theirs);
+    sample.mend("a file block that is a directory's", number::BLOCK_TWICE);
+    assert_eq!(sample.lost(), [9]);
+}
+
 #[test]
 fn a_directory_survives_a_lost_block_of_pointers() {
     let sample = Sample::new();

@@ -37,6 +37,7 @@ mod slots;
 
 use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};
+use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
 use crate::order::{Look, Txn};
 use crate::placement;
@@ -220,6 +221,20 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 /// Looks a name up, to change: exact, by the entry itself.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     of_kind!(look.volume, search(look, dir, raw, name))
+}
+
+/// Whether an inode has the name that its identity says. The directory of that is locked; it may be no directory any more, or damaged, and then
+/// there is no such name. Asked of volumes that soft updates are for, whose directories are linear.
+pub(crate) fn has_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
+    assert_eq!(look.volume.choices.directory, Directory::Linear, "soft updates need linear directories");
+    let dir = Ino(raw.parent.get());
+    let parent = inode::read(look, dir);
+    match parent
+        .and_then(|parent| Ok(parent.is_dir() && linear::has_name(look, dir, &parent, raw.name_hash.get(), ino)?))
+    {
+        Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
+        has_name => has_name,
+    }
 }
 
 /// Where a name that a search did not find goes; refuses it if there is no room. To be asked before an operation's first change.

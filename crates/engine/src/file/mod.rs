@@ -155,8 +155,8 @@ impl OpenFile {
     }
 
     /// Whether whoever changes the content must flush before he returns, `epoch` being open. A checkpoint that shows that the file was
-    /// cut to nothing must show all that had been written by then. It cannot see to that itself: it may not wait for the
-    /// data lock.
+    /// cut to nothing must show what had been written by then. It cannot see to that itself: it may not wait for the
+    /// data lock. Under soft updates a round may show less of it than that, but no old content in the new size (`Judge::judge_inode`).
     fn writes_through(&self, epoch: u64) -> bool {
         match self.cut.get() {
             Cut::Whole => false,

@@ -9,7 +9,8 @@
 //!  - who is about to remove or move a directory, to hold a moment or to close the volume waits until all were looked at. So directories
 //!    stay where they are meanwhile, and none is missed; and no inode is given to another one while it may have a second name.
 //!
-//! What is damaged is passed over: that is for the check to find.
+//! What is damaged is passed over: that is for the check to find. So is a directory that has not the name that its identity says: a write of its
+//! inode may have been lost, and the name that counts as second be its only one.
 
 use crate::dir::{self, Name};
 use crate::error::{Error, Result};
@@ -120,21 +121,33 @@ fn is_left(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<bool> 
     Ok(raw.is_dir() && volume.is_leftover(ino, &raw, dir, name.hash))
 }
 
-/// Takes the name away from its directory, if it still is a second one.
+/// Takes the name away from its directory, if it still is a second one, and the directory that it names has another one.
 pub(super) fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Result<()> {
-    transact(volume, 0, |txn| {
-        let _lock = volume.lock_exclusive(dir);
+    let taken = transact(volume, 0, |txn| {
+        // Where it has its own name: as long as there are second names no directory moves.
+        let own = match inode::read(&txn.look, ino) {
+            Err(Error::Corrupt(_)) => return Ok(None),
+            named => Ino(named?.parent.get()),
+        };
+        let _locks = volume.lock_two(dir, own);
         let mut raw = inode::read(&txn.look, dir)?;
         let Some(hit) = dir::search(&txn.look, dir, &raw, name)?.hit.filter(|hit| hit.ino == ino) else {
-            return Ok(());
+            return Ok(None);
         };
         let named = inode::read(&txn.look, ino)?;
-        if !named.is_dir() || !volume.is_leftover(ino, &named, dir, name.hash) {
-            return Ok(());
+        let is_second = named.is_dir() && volume.is_leftover(ino, &named, dir, name.hash);
+        if !is_second || named.parent.get() != own.0 || !dir::has_own_name(&txn.look, ino, &named)? {
+            return Ok(None);
         }
         dir::remove(txn, dir, &mut raw, name, hit)?;
         raw.nlink = U32::new(raw.nlink.get().saturating_sub(1).max(LINKS_MIN));
         volume.names.forget(dir, name.hash, ino);
-        inode::write(txn, dir, &raw)
-    })
+        inode::write(txn, dir, &raw)?;
+        Ok(Some(inode::node(dir, &raw)))
+    })?;
+    // A kernel that remembers the link would say that there is one more directory in it.
+    if let (Some(node), Some(keeper)) = (taken, volume.files.keeper.get()) {
+        keeper.given_back(node);
+    }
+    Ok(())
 }

@@ -140,9 +140,6 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
     raw.nlink = U32::new(left);
     raw.ctime = I64::new(now);
     if left > 0 {
-        if let Some(soft) = &volume.soft {
-            soft.lost_a_name(ino);
-        }
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Done);
     }

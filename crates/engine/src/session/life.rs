@@ -182,10 +182,15 @@ impl Volume {
             if let (true, Some(log)) = (self.order != Order::Log, log) {
                 self.checkpointer.lock().retire_log(self, log)?;
             }
-            let last = Order::of_code(superblock.last_order.get());
-            if superblock.state.get() == state::IN_USE && last.goes_by_rounds() {
-                self.recount()?;
-                self.second_names.begin();
+            if superblock.state.get() == state::IN_USE {
+                let went_by_rounds = Order::of_code(superblock.last_order.get()).goes_by_rounds();
+                if went_by_rounds {
+                    self.recount()?;
+                }
+                // An opening in another order may have been cut off before it had looked for those of an earlier one.
+                if went_by_rounds || superblock.leftovers != 0 {
+                    self.second_names.begin();
+                }
             }
             reclaim_orphans(self)?;
         }

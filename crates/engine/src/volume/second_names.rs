@@ -20,7 +20,7 @@ impl SecondNames {
         self.may_be.load(Ordering::Acquire)
     }
 
-    /// The last opening ended by a crash.
+    /// The last opening ended by a crash, and that or an earlier one may have left some.
     pub fn begin(&self) {
         self.may_be.store(true, Ordering::Release);
     }

@@ -5,8 +5,10 @@
 
 use super::Volume;
 use crate::counters::Count;
+use crate::dir;
 use crate::error::Result;
 use crate::file;
+use crate::inode;
 use crate::order::soft::{Delays, Soft};
 use crate::schedule;
 use crate::types::Order;
@@ -64,6 +66,10 @@ impl Volume {
 
     /// Makes durable what an fsync of a file needs, and no more. The thread that gets the checkpointer does so for all files that threads wait for.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
+        if !self.has_own_name(file) {
+            self.counters.bump(Count::soft_fsyncs_of_all);
+            return self.commit_now();
+        }
         let ticket = soft.wants(file);
         // Another thread may do it in the meantime.
         schedule::pause();
@@ -80,6 +86,15 @@ impl Volume {
             Err(_) => soft.are_done([&ticket]),
         }
         done
+    }
+
+    /// Whether a file has the name that its identity says. A file that had several may have lost that one; nothing says then which it has. What
+    /// cannot be read says nothing either.
+    fn has_own_name(&self, file: Ino) -> bool {
+        let look = self.look();
+        let Ok(raw) = inode::read(&look, file) else { return false };
+        let _lock = self.lock_shared(Ino(raw.parent.get()));
+        dir::has_own_name(&look, file, &raw).unwrap_or(false)
     }
 
     /// So much waits that the thread that begins an operation writes it, or waits for that.

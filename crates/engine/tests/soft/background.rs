@@ -1,7 +1,7 @@
 //! What power loss leaves is given back while the volume is in use: a check looks at a held moment, others go on, and then the volume is told
 //! what was found.
 
-use super::{State, Volume, names, setup};
+use super::{State, Volume, each_second_name, names, setup};
 use myriad_check::{Online, Options, Report, check, check_moment};
 use myriad_device::BlockDevice;
 use myriad_engine::{Error, Fs, GivenBack, HeldMoment, Keeper, Node, OpenOptions, RenameMode, Session};
@@ -164,6 +164,21 @@ fn after(setup: &Setup, state: &State, seed: u64) -> GivenBack {
         assert_eq!(last.findings, [], "{what}: after {given:?}");
     }
     given
+}
+
+/// A directory has a link less once the second name of one in it is taken away, and a mount is told.
+#[test]
+fn a_mount_is_told_of_the_directory_of_a_second_name() {
+    each_second_name(|setup, state| {
+        let volume = state.open(setup);
+        let told = Arc::new(Told::default());
+        volume.fs.set_keeper(told.clone());
+        let before = volume.session.stat("a").unwrap();
+        // It waits until none is left.
+        drop(look(&volume.fs));
+        assert_eq!(volume.session.stat("a").unwrap().nlink, before.nlink - 1, "{}", state.what);
+        assert!(told.0.lock().unwrap().contains(&before.node()), "{}", state.what);
+    });
 }
 
 /// A file without a name that somebody has open is his, be it never so nameless at the moment.

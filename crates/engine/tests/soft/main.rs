@@ -8,13 +8,14 @@ mod recorded;
 #[path = "../../../check/tests/common/worn.rs"]
 mod worn;
 
+use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Clock, Cred, Error, OpenOptions, Order, RenameMode, Session, XattrMode};
 use myriad_format::dir::EntryHeader;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_usable;
@@ -299,20 +300,78 @@ fn an_opening_after_a_crash_reads_no_tree() {
 /// When the directory went, its other name stayed: of an inode that was not there, and then of whatever was given its number.
 #[test]
 fn a_second_name_goes_with_its_directory() {
-    each_second_name(|setup, state| {
-        let after = state.open(setup);
-        after.session.rmdir("b/y").unwrap();
-        after.fs.sync().unwrap();
-        for i in 0..10 {
-            after.session.write(&format!("new{i}"), b"new").unwrap();
+    each_second_name(|setup, state| remove_directory(&state.open(setup), &state.what));
+}
+
+/// The volume was opened in order `log` after the crash, and power was lost again before anybody had looked for second names. The next opening saw
+/// that the last order was `log`, which leaves none, and did not look for them.
+#[test]
+fn a_second_name_goes_after_a_crash_in_another_order() {
+    let with_log = Setup { log_size: Some(2 << 20), ..setup(1024, 16 << 20) };
+    each_second_name_of(&with_log, |setup, state| {
+        let mut logged = setup.clone();
+        logged.options.order = Some(Order::Log);
+        let between = state.open(&logged);
+        between.session.create("changed", 0o644).unwrap();
+        between.fs.sync().unwrap();
+        let image = between.device.inner().clone_image();
+        for setup in [&logged, setup] {
+            remove_directory(&Volume::open(setup, image.clone_image()), &format!("{}, then a crash", state.what));
         }
-        after.fs.sync().unwrap();
-        let found = after.session.read("a/x");
-        assert!(found.is_err(), "{}: a file has a name that nobody gave it: {found:?}", state.what);
-        let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
-        drop(after);
-        check_usable(&devices).unwrap();
     });
+}
+
+/// Removes the directory that has two names, and has its inode given to others.
+fn remove_directory(after: &Volume, what: &str) {
+    after.session.rmdir("b/y").unwrap();
+    after.fs.sync().unwrap();
+    for i in 0..10 {
+        after.session.write(&format!("new{i}"), b"new").unwrap();
+    }
+    after.fs.sync().unwrap();
+    let found = after.session.read("a/x");
+    assert!(found.is_err(), "{what}: a file has a name that nobody gave it: {found:?}");
+    let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
+    check_usable(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// A write of a directory's inode was lost: its identity says a name that is gone. So its only name counts as a second one, and after the next
+/// crash that was taken away, with all that lies below.
+#[test]
+fn the_only_name_of_a_directory_is_no_second_one() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    session.mkdir("a", 0o755).unwrap();
+    session.mkdir("b", 0o755).unwrap();
+    // Nothing else that changes lies in the sector of its inode.
+    (0..4).for_each(|i| session.create(&format!("before{i}"), 0o644).map(drop).unwrap());
+    let x = Ino(session.mkdir("a/x", 0o755).unwrap().ino());
+    (0..4).for_each(|i| session.create(&format!("after{i}"), 0o644).map(drop).unwrap());
+    session.write("a/x/file", b"content").unwrap();
+    volume.fs.sync().unwrap();
+    let before = volume.device.inner().clone_image();
+    session.rename("a/x", "b/y", RenameMode::Replace).unwrap();
+    volume.fs.sync().unwrap();
+    let image = Arc::new(volume.device.inner().clone_image());
+    let mut block = [0; 4096];
+    image.read(0, &mut block).unwrap();
+    let geometry = Superblock::read(&block).geometry();
+    let (place, slot) = geometry.locate(x).unwrap();
+    let at = (place.0 << geometry.block_bits) + (geometry.inode_offset(slot) / UNIT_SIZE * UNIT_SIZE) as u64;
+    let mut lost = [0; UNIT_SIZE];
+    before.read(at, &mut lost).unwrap();
+    image.write(at, &lost).unwrap();
+    let state = State { image: image.clone_image(), what: "a lost write".into() };
+    let after = state.open(&setup);
+    assert!(!after.session.exists("b/y").unwrap());
+    after.fs.close().unwrap();
+    assert_eq!(entries_named(after.device.inner(), "y"), 1);
+    let image = Arc::new(after.device.inner().clone_image());
+    let options = Options { repair: true, threads: 1, ..Options::default() };
+    assert!(check(image.clone(), None, &options).unwrap().is_sound());
+    let mended = Volume::open(&setup, image.clone_image());
+    assert_eq!(mended.session.read("b/y/file").ok().as_deref(), Some(&b"content"[..]));
 }
 
 /// How many entries of directories have a name, whether or not they count.
@@ -339,8 +398,11 @@ fn entries_named(image: &MemoryDevice, name: &str) -> usize {
 
 /// Hands on each state in which a directory that was renamed has its old name still, beside its own.
 fn each_second_name(look: impl Fn(&Setup, &State)) {
-    let setup = setup(1024, 8 << 20);
-    let volume = Volume::new(&setup);
+    each_second_name_of(&setup(1024, 8 << 20), look);
+}
+
+fn each_second_name_of(setup: &Setup, look: impl Fn(&Setup, &State)) {
+    let volume = Volume::new(setup);
     let session = &volume.session;
     session.mkdir("a", 0o755).unwrap();
     session.mkdir("b", 0o755).unwrap();
@@ -354,7 +416,7 @@ fn each_second_name(look: impl Fn(&Setup, &State)) {
         let after = state.open(&reading);
         if after.session.exists("b/y").unwrap() && entries_named(&state.image, "x") == 1 {
             met += 1;
-            look(&setup, &state);
+            look(setup, &state);
         }
     }
     assert!(met > 0, "no state has both names");
@@ -510,6 +572,32 @@ fn a_directory_grows_over_what_is_left_behind_its_end() {
         let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
         drop(after);
         check_usable(&devices).unwrap();
+    }
+}
+
+/// A file was cut to nothing and written again, in whole blocks, and another file was synced whose inode lies beside. The inode was written with
+/// its new size, and with pointers to the old blocks, since what is in the new ones did not last yet.
+#[test]
+fn a_file_that_is_written_again_is_old_or_new() {
+    let setup = setup(1024, 8 << 20);
+    for (blocks, is_beside) in [(2, true), (2, false), (4, true), (4, false)] {
+        let volume = Volume::new(&setup);
+        volume.session.write("f", vec![b'o'; 3 << 10]).unwrap();
+        volume.session.write("beside", b"content").unwrap();
+        let states = volume.states(|session| {
+            session.write("f", vec![b'n'; blocks << 10]).unwrap();
+            let beside = session.open("beside", OpenOptions { write: true, ..OpenOptions::default() }).unwrap();
+            beside.write_at(b"other content", 0).unwrap();
+            if is_beside {
+                beside.sync().unwrap();
+            }
+        });
+        for state in states {
+            state.check();
+            let found = state.open(&setup).session.read("f").unwrap();
+            let is_old = found == vec![b'o'; 3 << 10];
+            assert!(is_old || !found.contains(&b'o'), "{}: {} bytes, of both contents", state.what, found.len());
+        }
     }
 }
 

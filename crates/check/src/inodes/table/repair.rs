@@ -1,7 +1,8 @@
 //! Repair of inodes in tables. Each inode has its place, so none has to be searched for, and every inode in the table is in use.
 //!
-//! If two inodes own one block, the first one keeps it. Inodes that the bitmap calls used come first in that order. Where bitmap and table disagree, an
-//! order without a log may have written the one and not the other, so an inode that the bitmap calls free may be one that was removed.
+//! If two inodes own one block, the first one keeps it, unless the block says that it is another's (`Repair::leave_to_others`). Inodes that the
+//! bitmap calls used come first in that order. Where bitmap and table disagree, an order without a log may have written the one and not the
+//! other, so an inode that the bitmap calls free may be one that was removed.
 
 use super::check::{block_at, initialised, mend_fixed, write_bitmap};
 use crate::bitmap;

@@ -147,6 +147,20 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     })
 }
 
+/// Whether a name with this hash names an inode.
+pub(super) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Option<bool> {
+    let hashes = &look.volume.dir_hashes;
+    hashes.look(dir, raw, &Whole { look, dir, raw }, |table| {
+        let mut has_name = false;
+        table.find(hashes.home(hash), |position, _| {
+            let names = |unit: Unit<'_>| Ok(live_entry(&unit, position)?.names(look, hash, ino));
+            has_name = with_unit(look, dir, raw, unit_of(position), names)?;
+            Ok(has_name)
+        })?;
+        Ok(has_name)
+    })
+}
+
 /// Whether an entry with a tag keeps its place in a unit though its name has gone.
 fn holds(look: &Look<'_>, dir: Ino, raw: &RawInode, tag: u32, unit: u32) -> bool {
     let (block, at) = split(look, unit.into());

@@ -248,6 +248,22 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
 }
 
+/// Whether a name with this hash names an inode.
+pub(crate) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Result<bool> {
+    if let Some(has_name) = hashed::has_name(look, dir, raw, hash, ino) {
+        return Ok(has_name);
+    }
+    look.volume.counters.bump(Count::dir_scans);
+    let mut has_name = false;
+    visit(look, dir, raw, 0..units(raw), &mut |unit| {
+        for entry in unit.entries() {
+            has_name |= entry?.names(look, hash, ino);
+        }
+        Ok(!has_name)
+    })?;
+    Ok(has_name)
+}
+
 /// A search through all units.
 fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);

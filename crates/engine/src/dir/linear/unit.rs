@@ -8,6 +8,7 @@ use crate::dir::NewEntry;
 use crate::dir::place::Place;
 use crate::edit::BlockEdit;
 use crate::error::Result;
+use crate::order::Look;
 use myriad_format::Ino;
 use myriad_format::dir::{EntryHeader, entry_size};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -28,6 +29,11 @@ pub(super) struct Entry<'a> {
 impl Entry<'_> {
     pub fn is_live(&self) -> bool {
         self.header.ino.get() != 0
+    }
+
+    /// Whether it is the entry of an inode, under a name with this hash.
+    pub fn names(&self, look: &Look<'_>, hash: u64, ino: Ino) -> bool {
+        self.header.ino.get() == ino.0 && look.volume.hasher.hash(self.name) == hash
     }
 
     pub fn length(&self) -> usize {

@@ -10,6 +10,7 @@
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
+//! size of a file           its last block lasts, where it ends inside one; no pointer of the inode has to stay that leads to an old block
 //! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
@@ -399,18 +400,21 @@ impl<'a> Judge<'a> {
         Ok(self.pointer(inode, at, lasting)? != 0)
     }
 
+    /// Whether the file that an inode was, as it lasts, has another size as it is.
+    fn is_resized(was: &Inode, is: &Inode) -> bool {
+        was.is_used()
+            && was.raw().generation == is.raw().generation
+            && !is.raw().is_dir()
+            && was.raw().size != is.raw().size
+    }
+
     /// Whether a file was cut, or grew, inside a block that does not last as it is: behind the smaller size, where there are zeros now or what
     /// was written since, the device may have bytes of before the cut, or of a write whose size power loss has taken. All of the file then
     /// stays as it lasts.
     fn is_edge_open(&self, was: &Inode, is: &Inode) -> Result<bool> {
         let size = is.raw().size.get().min(was.raw().size.get());
-        let is_cut = !planted(Bug::SoftCut)
-            && was.is_used()
-            && was.raw().generation == is.raw().generation
-            && !is.raw().is_dir()
-            && was.raw().size != is.raw().size
-            && size % self.geometry.block_size() as u64 != 0;
-        if !is_cut {
+        let is_inside = size % self.geometry.block_size() as u64 != 0;
+        if planted(Bug::SoftCut) || !is_inside || !Self::is_resized(was, is) {
             return Ok(false);
         }
         let current = |block, part: Range<usize>| {
@@ -606,7 +610,8 @@ impl Judge<'_> {
             inode.undo(born);
             return Ok(());
         }
-        let is_edge_hidden = self.hide_open_edge(&mut inode)?;
+        let keeps_old_block = unsafe_pointers.iter().any(|fact| matches!(fact, Fact::Pointer { old, .. } if *old != 0));
+        let is_edge_hidden = self.hide_open_edge(&mut inode, keeps_old_block)?;
         let are_attributes_hidden = self.hide_attributes(&mut inode, &is);
         // Otherwise all its pointers are as they last.
         if !is_edge_hidden && !are_attributes_hidden {
@@ -643,10 +648,12 @@ impl Judge<'_> {
             && self.geometry.ag_block_of(place).0 < end)
     }
 
-    /// Shows size and pointers of a file as they last, if it was cut or grew inside a block that does not last as it is; whether it was.
-    fn hide_open_edge(&self, inode: &mut InodeUnit<'_>) -> Result<bool> {
+    /// Shows size and pointers of a file as they last, if it was cut or grew inside a block that does not last as it is, or was cut and written
+    /// again and `keeps_old_block`: no new size shows over old blocks. Whether it was.
+    fn hide_open_edge(&self, inode: &mut InodeUnit<'_>, keeps_old_block: bool) -> Result<bool> {
         let Some(was) = inode.lasting() else { return Ok(false) };
-        if !self.is_edge_open(&was, &inode.shown())? {
+        let is = inode.shown();
+        if !(keeps_old_block && Self::is_resized(&was, &is)) && !self.is_edge_open(&was, &is)? {
             return Ok(false);
         }
         inode.raw_mut().size = was.raw().size;

@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering;
 const ENTRY: u64 = size_of::<(u64, usize)>() as u64 * 3 / 2 + 16;
 /// Bytes of a block in the list of those of directories, in such nodes.
 const LISTED: u64 = size_of::<(u64, u64)>() as u64 * 3 / 2;
-/// Bytes that a file of several names takes.
-const NAMED: u64 = 24;
 /// Unless an option says otherwise, at most.
 const USUAL_MAX: u64 = 256 << 20;
 
@@ -45,7 +43,7 @@ impl State {
     /// Bytes that are held.
     fn bytes(&self) -> u64 {
         let entries = (self.shadows.len() + self.ghosts.len()) as u64 * ENTRY + self.directories.len() as u64 * LISTED;
-        let lists = self.freed_bytes + self.unsure.len() as u64 * NAMED + (self.stale.len() * size_of::<u64>()) as u64;
+        let lists = self.freed_bytes + (self.stale.len() * size_of::<u64>()) as u64;
         entries + self.memory + self.pending.memory() + lists
     }
 }

@@ -78,7 +78,7 @@ use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use pending::{Pending, Step};
 use shadow::{Ghost, MODE, Shadow};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// File data that waits to be written.
@@ -127,8 +127,6 @@ struct State {
     freed: Vec<Freed>,
     /// Bytes of those.
     freed_bytes: u64,
-    /// Files that lost one name of several: their identity may say a name that they do not have any more.
-    unsure: HashSet<u64>,
     /// The exchange of names that waits.
     exchange: Option<exchange::Exchange>,
 }
@@ -405,13 +403,6 @@ impl Soft {
         let at = geometry.inode_offset(slot);
         let state = self.state.lock();
         state.shadows.get(&block.0).is_none_or(|shadow| shadow.had_bits(at, MODE))
-    }
-
-    /// A file loses one name of several.
-    pub fn lost_a_name(&self, ino: Ino) {
-        let mut state = self.state.lock();
-        state.unsure.insert(ino.0);
-        self.weigh(&state);
     }
 
     /// Somebody wants a file to last, which has been flushed.

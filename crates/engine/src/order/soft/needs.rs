@@ -92,11 +92,12 @@ impl Index {
 }
 
 impl Needs {
-    /// `None`: nobody can say by which name one of them is reached, for it has, or had, several; or it is no file.
+    /// `None`: nobody can say by which name one of them is reached, for it has several; or it is no file. A file with one name has the name that its
+    /// identity says: the fsync has looked (`Volume::commit_needed_by`), and who has taken that name away since did so beside it.
     pub fn of(judge: &Judge<'_>, state: &State, files: &[Ino]) -> Result<Option<Self>> {
         for file in files {
             let raw = judge.raw(*file)?;
-            if !inode::is_file(&raw) || raw.nlink.get() != 1 || state.unsure.contains(&file.0) {
+            if !inode::is_file(&raw) || raw.nlink.get() != 1 {
                 return Ok(None);
             }
         }

@@ -91,16 +91,8 @@ impl Checkpointer {
             // What was freed is given back as well, unless others keep this from its end.
             let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
             if is_empty && is_clean && is_given {
-                if matches!(goal, Goal::All | Goal::Due(_))
-                    && let Some(soft) = volume.soft.as_ref().filter(|soft| soft.is_clean())
-                {
-                    let mut state = soft.state.lock();
-                    state.unsure.clear();
-                    soft.weigh(&state);
-                    drop(state);
-                    if goal == Goal::All {
-                        self.begin_wanted(volume, &closed);
-                    }
+                if goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
+                    self.begin_wanted(volume, &closed);
                 }
                 drop(closed);
                 match goal {
