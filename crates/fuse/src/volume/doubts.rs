@@ -1,7 +1,7 @@
 //! Names, attributes and content of which the kernel cannot know what became of them.
 //!
 //! A request that changes something may be done in memory and fail afterwards: the host has no room to make it durable (with `sync`, with
-//! `dirsync`, or on a volume of order `sync`), a device fails, or the blocks of a removed file are damaged. Its caller is told so. But an
+//! `dirsync`, or on a volume of order `sync`), a device fails, memory runs out while a removed file is freed, or its blocks are damaged. Its caller is told so. But an
 //! error says to the kernel that nothing has changed. It would go on to say that a file is there which was removed, that one is missing
 //! which was made, or that a file has the mode that it had, for as long as it was allowed to remember: a year; and to show what was there
 //! before a copy, a hole or a cut. So it is told to ask for these names and attributes again, and to read that content anew.
@@ -179,7 +179,8 @@ impl VolumeService {
         let may_be_done = match error {
             // Content may have changed in part before the volume had no room for the rest.
             Errno::NOSPC => super::HOST_WAS_FULL.get() || !doubts.is_empty(),
-            Errno::IO | Errno::UCLEAN => true,
+            // Memory runs out with a name removed and its file's blocks still to be freed.
+            Errno::IO | Errno::UCLEAN | Errno::NOMEM => true,
             // A refusal comes before the first change.
             _ => false,
         };
@@ -318,6 +319,18 @@ mod tests {
         // The thread ends with the mount: nothing is left that could write.
         drop(service);
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+
+    /// A full cache stops the freeing of a file whose last name is gone by then. The kernel took that for a refusal, and went on showing the
+    /// name.
+    #[test]
+    fn a_name_may_be_gone_when_there_is_no_memory() {
+        let (service, mut reader) = serve(Fs::in_memory(16 << 20).unwrap(), &Options::default(), Agreement::default());
+        let header = InHeader { nodeid: ROOT, unique: 7, ..InHeader::default() };
+        service.doubt(&Request { header, operation: Operation::Unlink { name: b"name" } }, Errno::NOMEM);
+        service.answered(7);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_INODE);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_ENTRY);
     }
 
     /// Each request that failed had its own thread, and there were as many as requests could be made before the lock was free.
