@@ -127,8 +127,8 @@ impl VolumeService {
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 
-    /// Of a file or directory: it and all names are durable after. Of the root: everything is, for the kernel passes no
-    /// syncfs on to us, and this is what takes its place.
+    /// Of a file or directory: it is durable after, and so are all names, or in order `softdep` those that lead to a file. Of the root:
+    /// everything is, for the kernel passes no syncfs on to us, and this is what takes its place.
     pub(super) fn fsync(&self, header: &InHeader) -> Reply {
         if header.nodeid == ROOT {
             return self.fs.sync().map(|()| 0).map_err(errno);
