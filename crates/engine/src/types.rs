@@ -753,9 +753,9 @@ fn has_slash_or_nul(name: &[u8]) -> bool {
 
 /// Who keeps files alive that have neither name nor handle: a mount, for the inodes that its kernel knows.
 pub trait Keeper: Send + Sync {
-    /// Asked when a file loses its last name. True, if it begins to hold it: it counts as open until [`crate::Fs::release`],
-    /// which another thread may call before this returns. False, if it does not know it, or holds it already. Called
-    /// with the inode locked; must not call the volume.
+    /// Asked when a file loses its last link: with its last name, or where what a crash had left is given back. True, if it begins to hold
+    /// it: it counts as open until [`crate::Fs::release`], which another thread may call before this returns. False, if it does not know
+    /// it, or holds it already. Called with the inode locked; must not call the volume.
     fn hold(&self, node: Node) -> bool;
 
     /// An inode has other attributes than the result of the operation says: a change of content took set-id bits away, which nobody asked

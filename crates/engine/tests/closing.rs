@@ -75,6 +75,18 @@ fn a_volume_that_was_not_closed_for_open_files_goes_on() {
     check_silent(&device.into()).unwrap();
 }
 
+/// A volume that could not be closed for an open file had been flushed, and nothing committed. If its process ended then, it all was gone.
+#[test]
+fn what_cannot_be_closed_is_durable() {
+    let (device, fs) = volume(quiet());
+    let session = fs.session(Cred::root());
+    let file = session.open("file", OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE }).unwrap();
+    file.write_at(b"content", 0).unwrap();
+    assert_eq!(fs.close().unwrap_err().errno(), Errno::BUSY);
+    let after = Fs::open_device(Arc::new(device.clone_image()), None, quiet()).unwrap();
+    assert_eq!(after.session(Cred::root()).read("file").unwrap(), b"content");
+}
+
 /// Threads make files, and sync now and then, until they are told that the volume is closed.
 #[test]
 fn what_was_made_before_the_end_is_there() {

@@ -141,7 +141,7 @@ struct End {
     on_closed: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// How long a request that was under way may keep the volume open when the kernel says that none will follow.
+/// How long a request or the background check may keep the volume open when the kernel says that no request will follow.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// How long closing waits for room on the host before it gives up what was not synced.
@@ -153,8 +153,7 @@ impl Shared {
         let mut end = self.end.lock();
         let closed = end.closed.take().unwrap_or_else(|| {
             self.service.end_notices();
-            self.service.release_all();
-            self.close_with_room()
+            self.close_in_time()
         });
         if tell
             && closed.is_ok()
@@ -165,37 +164,37 @@ impl Shared {
         closed
     }
 
-    /// Closes the volume. If the host has no room for what is not durable yet, waits a little for somebody to make some.
-    fn close_with_room(&self) -> Result<(), Error> {
+    /// Closes the volume. Waits a little for whoever is still at work: requests whose answer nobody waits for (pages that were being read
+    /// ahead, before Linux 6.18; those of a ring that ended with an error), and the check in the background. If the host has no room for
+    /// what is not durable yet, waits for somebody to make some.
+    fn close_in_time(&self) -> Result<(), Error> {
         let start = Instant::now();
         loop {
-            match self.service.fs().clone().close() {
-                Err(Error::HostFull(_)) if start.elapsed() < HOST_FULL_WAIT => {
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                closed => return closed,
+            // Also what a request has had held meanwhile.
+            self.service.release_all();
+            let closed = self.service.fs().clone().close();
+            let (wait, interval) = match &closed {
+                Err(Error::HostFull(_)) => (HOST_FULL_WAIT, Duration::from_millis(100)),
+                Err(error) if error.errno() == Errno::BUSY => (LAST_REQUESTS, Duration::from_millis(10)),
+                _ => return closed,
+            };
+            if start.elapsed() >= wait {
+                return closed;
             }
+            std::thread::sleep(interval);
         }
     }
 
     /// The kernel has unmounted the file system and waits, and umount(2) with it. The answer is passed over there, so what went
     /// wrong is said again when serving ends.
     fn destroy(&self) -> Result<usize, Errno> {
-        let start = Instant::now();
-        loop {
-            let closed = self.close(true);
-            let answer = closed.as_ref().map(|()| 0).map_err(Error::errno);
-            // Pages that were being read ahead: kernels before Linux 6.18 do not wait for them.
-            if answer != Err(Errno::BUSY) {
-                self.end.lock().closed = Some(closed);
-                return answer;
-            }
-            if start.elapsed() > LAST_REQUESTS {
-                // The end of serving tries again.
-                return answer;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        let closed = self.close(true);
+        let answer = closed.as_ref().map(|()| 0).map_err(Error::errno);
+        // If somebody is still at work, the end of serving tries again.
+        if answer != Err(Errno::BUSY) {
+            self.end.lock().closed = Some(closed);
         }
+        answer
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Mounted, assert_sound};
 use myriad_device::{Access, FaultDevice, FaultOp, FaultSpan, FileDevice};
-use myriad_engine::{Fs, MkfsOptions, MountOptions};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_fuse::{Kind, KindChoice, MountError, Options};
 use rustix::fs as unix;
 use rustix::io::Errno;
@@ -111,6 +111,27 @@ fn umount_returns_when_the_volume_is_closed() {
         mount = Mounted::again(folder, MountOptions::default(), Options::default());
     }
     mount.unmount();
+}
+
+/// A thread had a file open for a moment when its mount ended: the volume of a mount of type `fuse` was not closed, and what had been
+/// written since the last commit was gone.
+#[test]
+fn closing_waits_for_who_is_at_work() {
+    skip_without_mounts!();
+    for kind in [KindChoice::Fuse, KindChoice::FuseBlk] {
+        let Some(mount) = mounted_as(kind) else { continue };
+        fs::write(mount.path("file"), b"not synced").unwrap();
+        let file = mount.handle().fs().session(Cred::root()).open("file", OpenOptions::READ).unwrap();
+        let at_work = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(file);
+        });
+        let mount = mount.remount(Options::default());
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"not synced", "{kind:?}");
+        assert!(!mount.handle().fs().info().recovered, "{kind:?}");
+        at_work.join().unwrap();
+        mount.unmount();
+    }
 }
 
 /// umount(2) passes over the answer to DESTROY, so the end of serving says it.

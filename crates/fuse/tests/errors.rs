@@ -269,6 +269,39 @@ fn a_name_in_doubt_is_looked_up_again_and_what_is_mounted_below_it_stays() {
     mount.unmount();
 }
 
+/// Content was replaced, and the host had no room to make that durable. The kernel went on giving programs what it had of it in its cache.
+#[test]
+fn content_in_doubt_is_read_anew() {
+    skip_without_mounts!();
+    const BLOCK: u64 = 4096;
+    const HOLE: unix::FallocateFlags = unix::FallocateFlags::PUNCH_HOLE.union(unix::FallocateFlags::KEEP_SIZE);
+    let options = Options { kernel_options: vec!["sync".into()], ..Options::default() };
+    let (mount, device) = mount_on_faults(format(&MkfsOptions::default()), options);
+    for (name, byte) in [("source", b's'), ("target", b't')] {
+        fs::write(mount.path(name), vec![byte; 5 * BLOCK as usize]).unwrap();
+    }
+    let [source, target] =
+        ["source", "target"].map(|name| File::options().read(true).write(true).open(mount.path(name)).unwrap());
+    target.sync_all().unwrap();
+    let first_bytes = || {
+        let mut bytes = [0; 5];
+        for (block, byte) in (0..).zip(&mut bytes) {
+            target.read_at(std::slice::from_mut(byte), block * BLOCK).unwrap();
+        }
+        bytes
+    };
+    assert_eq!(&first_bytes(), b"ttttt");
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    assert_eq!(unix::fallocate(&target, HOLE, BLOCK, BLOCK), Err(Errno::NOSPC));
+    let copied = unix::copy_file_range(&source, Some(&mut 0), &target, Some(&mut (2 * BLOCK)), BLOCK as usize);
+    assert_eq!(copied, Err(Errno::NOSPC));
+    assert_eq!(unix::ftruncate(&target, 4 * BLOCK), Err(Errno::NOSPC));
+    eventually("the kernel reads anew", || &first_bytes() == b"t\0st\0");
+    device.clear();
+    drop((source, target));
+    mount.unmount();
+}
+
 /// What comes a moment later, from another thread.
 #[track_caller]
 fn eventually(what: &str, is_so: impl Fn() -> bool) {

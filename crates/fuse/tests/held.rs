@@ -275,15 +275,29 @@ fn child_serves() {
     mount.serve().unwrap();
 }
 
+/// How a new file comes to another one's name.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Way {
+    Replaces,
+    Exchanges,
+    IsExchanged,
+}
+
 /// With `writeback` the kernel had what was written to a new file until it was closed. Renamed over another one before that, it
-/// was empty after a crash, and what it had replaced was gone. Renames wait for what the kernel sends: as many as there are
-/// threads that serve, and more.
+/// was empty after a crash, and what it had replaced was gone. So it was when the other one was exchanged with it. Renames wait for what
+/// the kernel sends: as many as there are threads that serve, and more.
 #[test]
 fn with_writeback_what_replaces_a_file_is_whole() {
     skip_without_mounts!();
+    const WAYS: [Way; 3] = [Way::Replaces, Way::Exchanges, Way::IsExchanged];
     const FILES: usize = 6;
     let content = |i: usize, byte: u8| vec![byte + i as u8; 300_000];
-    for threads in ["1", "2"] {
+    let rename = |way, new: &Path, old: &Path| match way {
+        Way::Replaces => fs::rename(new, old).unwrap(),
+        Way::Exchanges => unix::renameat_with(unix::CWD, new, unix::CWD, old, unix::RenameFlags::EXCHANGE).unwrap(),
+        Way::IsExchanged => unix::renameat_with(unix::CWD, old, unix::CWD, new, unix::RenameFlags::EXCHANGE).unwrap(),
+    };
+    for (threads, way) in ["1", "2"].into_iter().flat_map(|threads| WAYS.map(|way| (threads, way))) {
         let folder = tempfile::tempdir().unwrap();
         let (image, point) = (folder.path().join("image"), folder.path().join("mount"));
         Fs::format(&image, Some(256 << 20), &MkfsOptions::default()).unwrap();
@@ -312,7 +326,7 @@ fn with_writeback_what_replaces_a_file_is_whole() {
                 let (new, old) = paths(i);
                 let mut file = File::create(&new).unwrap();
                 file.write_all(&content(i, b'k')).unwrap();
-                fs::rename(new, old).unwrap();
+                rename(way, &new, &old);
                 file
             };
             let threads: Vec<_> = (0..FILES).map(|i| scope.spawn(move || write(i))).collect();
@@ -324,8 +338,15 @@ fn with_writeback_what_replaces_a_file_is_whole() {
         drop(open);
         let mount = Mounted::again(folder, MountOptions::default(), Options::default());
         for i in 0..FILES {
-            let found = fs::read(mount.path(&format!("{i}/file"))).unwrap();
-            assert!(found == content(i, b'k'), "{threads} threads: {} bytes, {:?}", found.len(), found.first());
+            let is_whole = |name, byte| {
+                let found = fs::read(mount.path(&format!("{i}/{name}"))).unwrap();
+                let (len, first) = (found.len(), found.first());
+                assert!(found == content(i, byte), "{threads} threads, {way:?}: {name} has {len} bytes, {first:?}");
+            };
+            is_whole("file", b'k');
+            if way != Way::Replaces {
+                is_whole("new", b'a');
+            }
         }
         mount.unmount();
     }

@@ -8,8 +8,9 @@
 //!  - An inode that had more links than names still has as many too many: whatever was linked and unlinked since moved both. So the
 //!    difference is taken away, and not what was found put in.
 //!  - An inode without a name is nobody's unless it was on the list of orphans at the moment. Somebody may have opened it by its number
-//!    meanwhile, or have given it a name. The former keeps it until he closes it, as any file without a name. The latter added a link,
-//!    which stays when the difference goes.
+//!    meanwhile, or before it lost its last name, or have given it a name. The former keep it until they close it, as any file without a
+//!    name; a mount, which has no handle of what its programs have open, is asked. The latter added a link, which stays when the
+//!    difference goes.
 //!
 //!  - A directory without a name may have names: of files that were made in it or moved to it before it had lasted itself. Nobody has been
 //!    promised those; they go first, each with the link that it counts for.
@@ -40,7 +41,7 @@ enum Settled {
     Done,
     /// It was removed meanwhile.
     Gone,
-    /// It has no link any more; its blocks are still to be freed.
+    /// It has no link any more, and nobody keeps it; its blocks are still to be freed.
     Nameless(Node),
     /// It is a directory that is not empty, or has fewer links than were too many.
     Left,
@@ -183,7 +184,7 @@ fn change(volume: &Volume, node: Node, f: impl FnOnce(&Look<'_>, &mut RawInode) 
     Ok(())
 }
 
-/// Takes away the links of an inode that nothing accounts for. Without any it goes on the list of orphans, which frees it.
+/// Takes away the links of an inode that nothing accounts for. Without any it goes on the list of orphans: whoever keeps it frees it in the end.
 fn settle_links(volume: &Volume, node: Node, surplus: SurplusLinks) -> Result<Settled> {
     let mut settled = Settled::Gone;
     change(volume, node, |look, raw| {
@@ -203,7 +204,10 @@ fn settle_links(volume: &Volume, node: Node, surplus: SurplusLinks) -> Result<Se
         settled = Settled::Done;
         if left == 0 {
             volume.orphans.note(surplus.ino, Reason::Nameless);
-            settled = Settled::Nameless(node);
+            // Its last name went with a link to spare, and nobody was asked then.
+            if !volume.files.is_kept(surplus.ino, surplus.generation) {
+                settled = Settled::Nameless(node);
+            }
         }
         Ok(true)
     })?;

@@ -300,10 +300,13 @@ impl Fs {
     /// Makes all changes durable and closes the volume, for all clones and sessions. The device is then marked as not in use. Clones and
     /// sessions may still read. Operations that change anything, and [`Fs::sync`], are refused with [`Error::Closed`] from then on.
     ///
-    /// EBUSY if files are open, or if other threads do not stop writing; the volume then stays open for all. If another error has shut the
-    /// volume down, the next opening recovers all that was synced. To close a closed volume does nothing.
+    /// EBUSY if files are open, or if other threads do not stop writing; the volume then stays open for all, and what was done before is
+    /// durable all the same. If another error has shut the volume down, the next opening recovers all that was synced. To close a closed
+    /// volume does nothing.
     pub fn close(self) -> Result<()> {
-        if self.volume().files.open_handles() > 0 {
+        if self.volume().files.open_handles() > 0 && !self.volume().is_closed() {
+            // The process may end as if this were the end.
+            self.sync()?;
             return Err(Errno::BUSY.into());
         }
         self.inner.close()

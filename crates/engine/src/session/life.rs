@@ -221,7 +221,7 @@ impl Volume {
             // checkpoints.
             let gate = self.cache.gate.close();
             if in_use && self.files.open_handles() > 0 {
-                return Err(Errno::BUSY.into());
+                break;
             }
             if self.files.has_ahead() || self.has_idle_orphans() {
                 continue;
@@ -237,6 +237,8 @@ impl Volume {
             }
             return closed;
         }
+        // As where files are found open at once.
+        self.commit_now()?;
         Err(Errno::BUSY.into())
     }
 

@@ -200,6 +200,61 @@ fn an_open_file_without_a_name_is_no_leftover() {
     assert_eq!(close_and_check(volume).findings, []);
 }
 
+/// Knows one node, as a mount knows what its kernel has not forgotten: it holds that once.
+struct Knows(Mutex<Option<Node>>);
+
+impl Keeper for Knows {
+    fn hold(&self, node: Node) -> bool {
+        self.0.lock().unwrap().take_if(|known| *known == node).is_some()
+    }
+
+    fn attributes_changed(&self, _: Node) {}
+
+    fn given_back(&self, _: Node) {}
+}
+
+/// A crash had left a file with one name and two links. A program opened it on a mount, which makes no handle, and removed its name: a link
+/// was left, so nobody asked the mount whether to keep the file. Giving back took that link, and freed the file under the program.
+#[test]
+fn what_loses_its_last_link_is_kept_for_whoever_holds_it() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.mkdir("d", 0o755).unwrap();
+    volume.session.write("f", b"still read").unwrap();
+    let mut looked_at = 0;
+    for state in volume.states(|session| session.rename("f", "d/g", RenameMode::Replace).unwrap()) {
+        for goes_before in [false, true] {
+            let Volume { device, fs, session } = state.open(&setup);
+            if !session.exists("f").unwrap() || session.stat("f").unwrap().nlink < 2 || session.exists("d/g").unwrap() {
+                continue;
+            }
+            let what = format!("{}, {} the look", state.what, if goes_before { "before" } else { "after" });
+            looked_at += 1;
+            let node = session.stat("f").unwrap().node();
+            fs.set_keeper(Arc::new(Knows(Mutex::new(Some(node)))));
+            let remove = || session.unlink("f").unwrap();
+            if goes_before {
+                remove();
+            }
+            let (held, report) = look(&fs);
+            if !goes_before {
+                remove();
+            }
+            fs.give_back(held, &report.leftovers).unwrap();
+            let mut content = [0; 10];
+            let opened = session.open_node(node, OpenOptions::READ).unwrap_or_else(|error| panic!("{what}: {error}"));
+            opened.read_at(&mut content, 0).unwrap();
+            assert_eq!(&content, b"still read", "{what}");
+            assert_eq!(opened.stat().unwrap().nlink, 0, "{what}");
+            drop(opened);
+            fs.release(node);
+            assert!(session.stat_node(node).is_err(), "{what}: it is not freed");
+            assert_eq!(close_and_check(Volume { device, fs, session }).findings, [], "{what}");
+        }
+    }
+    assert!(looked_at > 1, "no state has links too many");
+}
+
 /// Power goes while something is given back: what lasts is as usable as before, and the next check gives back the rest.
 #[test]
 fn power_may_go_while_it_is_given_back() {

@@ -113,6 +113,13 @@ impl Notifier {
         self.invalidate(&NotifyInvalInodeOut { ino: id, off: 0, len: 0 });
     }
 
+    /// Has the kernel read these bytes of a file anew; a length of 0 is the rest of the file. It waits for each page that a request has until
+    /// that is answered, and first sends what programs have stored there: whoever calls must not be among those that serve.
+    pub fn content_changed(&self, id: u64, offset: u64, length: u64) {
+        let [off, len] = [offset, length].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.invalidate(&NotifyInvalInodeOut { ino: id, off, len });
+    }
+
     /// Has the kernel look a name up before it trusts it again, or drop it (`drops`), and what is mounted below it. The kernel waits for the
     /// directory's lock, which any request about the directory may have until it is answered: the caller must not be among the
     /// threads that serve.

@@ -1,6 +1,7 @@
 //! Requests about file content. Files are found by their number and opened for each request: no handle outlives one.
 
 use super::attributes::CAPABILITIES;
+use super::doubts::Doubt;
 use super::{Reply, VolumeService, errno};
 use crate::answer::put;
 use crate::negotiate::REQUEST_MAX;
@@ -10,7 +11,7 @@ use myriad_engine::{AllocateMode, Errno, File, Node, OpenOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 
 /// Most that one COPY_FILE_RANGE copies: a killed copy ends soon, and others get their turn.
-const COPY_MAX: u64 = 64 << 20;
+pub(super) const COPY_MAX: u64 = 64 << 20;
 
 /// The kernel opens a program to run it (FMODE_EXEC, which open(2) does not take).
 const EXECUTE: u32 = 0x20;
@@ -126,8 +127,8 @@ impl VolumeService {
         put(out, &WriteOut { size: size as u32, padding: 0 })
     }
 
-    /// Of a file or directory: it and all names are durable after. Of the root: everything is, for the kernel passes no
-    /// syncfs on to us, and this is what takes its place.
+    /// Of a file or directory: it is durable after, and so are all names, or in order `softdep` those that lead to a file. Of the root:
+    /// everything is, for the kernel passes no syncfs on to us, and this is what takes its place.
     pub(super) fn fsync(&self, header: &InHeader) -> Reply {
         if header.nodeid == ROOT {
             return self.fs.sync().map(|()| 0).map_err(errno);
@@ -200,13 +201,19 @@ impl VolumeService {
         let mut done = 0;
         while done < wanted {
             let part = buf.len().min((wanted - done) as usize);
-            let step = source.read_at(&mut buf[..part], args.off_in.saturating_add(done)).and_then(|len| {
-                if len == 0 { Ok(0) } else { target.write_at(&buf[..len], args.off_out.saturating_add(done)) }
-            });
+            let offset = args.off_out.saturating_add(done);
+            let step = source
+                .read_at(&mut buf[..part], args.off_in.saturating_add(done))
+                .and_then(|len| if len == 0 { Ok(0) } else { target.write_at(&buf[..len], offset) });
             match step {
                 Ok(0) => break,
                 Ok(len) => done += len as u64,
-                Err(_) if done > 0 => break,
+                Err(_) if done > 0 => {
+                    // Some of this part may be written as well, which the answer does not say.
+                    let doubt = Doubt::Content { node: args.nodeid_out, offset, length: part as u64 };
+                    self.doubts.note(header.unique, vec![doubt]);
+                    break;
+                }
                 Err(error) => return Err(errno(error)),
             }
         }

@@ -1,10 +1,10 @@
-//! Names and attributes of which the kernel cannot know what became of them.
+//! Names, attributes and content of which the kernel cannot know what became of them.
 //!
 //! A request that changes something may be done in memory and fail afterwards: the host has no room to make it durable (with `sync`, with
-//! `dirsync`, or on a volume of order `sync`), a device fails, or the blocks of a removed file are damaged. Its caller is told so. But an
+//! `dirsync`, or on a volume of order `sync`), a device fails, memory runs out while a removed file is freed, or its blocks are damaged. Its caller is told so. But an
 //! error says to the kernel that nothing has changed. It would go on to say that a file is there which was removed, that one is missing
-//! which was made, or that a file has the mode that it had, for as long as it was allowed to remember: a year. So it is told to ask for
-//! these names and attributes again.
+//! which was made, or that a file has the mode that it had, for as long as it was allowed to remember: a year; and to show what was there
+//! before a copy, a hole or a cut. So it is told to ask for these names and attributes again, and to read that content anew.
 //!
 //! ```text
 //! caller    mknod(2): the directory is locked ..              .. ENOSPC, unlocked
@@ -15,29 +15,50 @@
 //! The kernel does that with the directory locked, and nothing interrupts its wait for the lock, not even SIGKILL. The request has the lock
 //! until it is answered, so its names are queued only then. One thread tells of the queued names; it begins with the first of them
 //! and ends with the mount. Other requests about the directory may have the lock meanwhile, and are answered by the threads that serve.
-//! What is left of danger, docs/design/mount.md says. Attributes are dropped without a lock, by the thread that answers.
+//! What is left of danger, docs/design/mount.md says. Content goes the same way: the kernel waits for each page of it that a request has,
+//! and sends first what programs have stored there. Attributes are dropped without a lock, by the thread that answers.
 //!
 //! To drop a name would also unmount what is mounted below it, and the directory may be there as before. So the kernel is told to look the
 //! name up (Linux 6.2). Only a name that the volume does not have any more is dropped: what had it is given back with that.
 
 use super::VolumeService;
+use super::data::COPY_MAX;
 use crate::request::{Operation, Request};
 use crate::transport::Notifier;
+use crate::wire::fattr;
 use myriad_engine::Errno;
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FallocateFlags, OFlags};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most names that wait for the thread. Of more the kernel is not told: their callers were told of the error.
+/// Most doubts that wait for the thread. Of more the kernel is not told: their callers were told of the error.
 const QUEUE_MAX: usize = 1024;
 
+/// The modes of FALLOCATE that take content away.
+const CLEARING: u32 = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::ZERO_RANGE).bits();
+
+/// What the kernel is told of once the request is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Doubt {
-    parent: u64,
-    name: Vec<u8>,
-    /// And not only looked up again.
-    drops: bool,
+pub(super) enum Doubt {
+    Name {
+        parent: u64,
+        name: Vec<u8>,
+        /// And not only looked up again.
+        drops: bool,
+    },
+    /// Bytes of a file; a length of 0 is the rest of it.
+    Content { node: u64, offset: u64, length: u64 },
+}
+
+impl Doubt {
+    fn tell(&self, notifier: &Notifier) {
+        match self {
+            Self::Name { parent, name, drops } => notifier.name_changed(*parent, name, *drops),
+            Self::Content { node, offset, length } => notifier.content_changed(*node, *offset, *length),
+        }
+    }
 }
 
 pub(super) struct Doubts {
@@ -92,7 +113,7 @@ impl Doubts {
     }
 
     /// A request has made these doubtful, and is not answered yet.
-    fn note(&self, unique: u64, doubts: Vec<Doubt>) {
+    pub fn note(&self, unique: u64, doubts: Vec<Doubt>) {
         let mut unanswered = self.unanswered.lock();
         unanswered.push((unique, doubts));
         self.has_unanswered.store(true, Ordering::Release);
@@ -125,8 +146,8 @@ impl Doubts {
         if !state.has_thread && !state.has_ended {
             let (queue, notifier) = (Arc::clone(&self.queue), Arc::clone(&self.notifier));
             let tell = move || {
-                while let Some(Doubt { parent, name, drops }) = queue.next() {
-                    notifier.name_changed(parent, &name, drops);
+                while let Some(doubt) = queue.next() {
+                    doubt.tell(&notifier);
                 }
             };
             // Without a thread the kernel goes on as it is: its caller was told of the error. The next one tries again.
@@ -154,9 +175,12 @@ impl Drop for Doubts {
 impl VolumeService {
     /// A request is going to be answered with an error.
     pub(super) fn doubt(&self, request: &Request<'_>, error: Errno) {
+        let mut doubts: Vec<Doubt> = content_of(request).into_iter().collect();
         let may_be_done = match error {
-            Errno::NOSPC => super::HOST_WAS_FULL.get(),
-            Errno::IO | Errno::UCLEAN => true,
+            // Content may have changed in part before the volume had no room for the rest.
+            Errno::NOSPC => super::HOST_WAS_FULL.get() || !doubts.is_empty(),
+            // Memory runs out with a name removed and its file's blocks still to be freed.
+            Errno::IO | Errno::UCLEAN | Errno::NOMEM => true,
             // A refusal comes before the first change.
             _ => false,
         };
@@ -166,16 +190,23 @@ impl VolumeService {
         for id in changed_by(request).into_iter().flatten() {
             self.notifier.attributes_changed(id);
         }
+        doubts.extend(self.doubtful_names(request));
+        if !doubts.is_empty() {
+            self.doubts.note(request.header.unique, doubts);
+        }
+    }
+
+    fn doubtful_names(&self, request: &Request<'_>) -> Vec<Doubt> {
         let names = names_of(request);
         if names.is_empty() || !self.agreement.expires_names && self.may_drop_directory(request, &names) {
-            return;
+            return Vec::new();
         }
         let is_removal = matches!(request.operation, Operation::Unlink { .. } | Operation::RmDir { .. });
         let doubt = |(parent, name): (u64, &[u8])| {
             let drops = !self.agreement.expires_names || is_removal && self.is_missing(parent, name);
-            Doubt { parent, name: name.to_vec(), drops }
+            Doubt::Name { parent, name: name.to_vec(), drops }
         };
-        self.doubts.note(request.header.unique, names.into_iter().map(doubt).collect());
+        names.into_iter().map(doubt).collect()
     }
 
     /// Whether the kernel, told to drop these names, might drop a directory that is still there.
@@ -218,6 +249,27 @@ fn changed_by(request: &Request<'_>) -> [Option<u64>; 2] {
         | Operation::Ioctl { .. } => [node, None],
         _ if names_of(request).is_empty() => [None; 2],
         _ => [node, None],
+    }
+}
+
+/// The bytes that a request changes otherwise than by bringing them: the kernel drops what it has of them only after an answer that is no
+/// error.
+fn content_of(request: &Request<'_>) -> Option<Doubt> {
+    let node = request.header.nodeid;
+    match &request.operation {
+        Operation::CopyFileRange { args, .. } => {
+            Some(Doubt::Content { node: args.nodeid_out, offset: args.off_out, length: args.len.min(COPY_MAX) })
+        }
+        Operation::Fallocate(args) if args.mode & CLEARING != 0 => {
+            Some(Doubt::Content { node, offset: args.offset, length: args.length })
+        }
+        Operation::SetAttr(args) if args.valid & fattr::SIZE != 0 => {
+            Some(Doubt::Content { node, offset: args.size, length: 0 })
+        }
+        Operation::Open(args) if args.flags & OFlags::TRUNC.bits() != 0 => {
+            Some(Doubt::Content { node, offset: 0, length: 0 })
+        }
+        _ => None,
     }
 }
 
@@ -269,10 +321,22 @@ mod tests {
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
+    /// A full cache stops the freeing of a file whose last name is gone by then. The kernel took that for a refusal, and went on showing the
+    /// name.
+    #[test]
+    fn a_name_may_be_gone_when_there_is_no_memory() {
+        let (service, mut reader) = serve(Fs::in_memory(16 << 20).unwrap(), &Options::default(), Agreement::default());
+        let header = InHeader { nodeid: ROOT, unique: 7, ..InHeader::default() };
+        service.doubt(&Request { header, operation: Operation::Unlink { name: b"name" } }, Errno::NOMEM);
+        service.answered(7);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_INODE);
+        assert_eq!(notification(&mut reader).0, NOTIFY_INVAL_ENTRY);
+    }
+
     /// Each request that failed had its own thread, and there were as many as requests could be made before the lock was free.
     #[test]
     fn names_wait_in_a_queue_that_has_an_end() {
-        let doubt = |number: usize| Doubt { parent: 1, name: number.to_le_bytes().to_vec(), drops: false };
+        let doubt = |number: usize| Doubt::Name { parent: 1, name: number.to_le_bytes().to_vec(), drops: false };
         let mut state = State::default();
         for number in [1, 2, 1, 1, 2] {
             state.add(doubt(number));

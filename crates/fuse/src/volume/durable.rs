@@ -108,7 +108,7 @@ impl VolumeService {
         if self.durable.changes.load(Ordering::Relaxed) { self.make_durable(node) } else { Ok(()) }
     }
 
-    /// A file or directory is durable after, and so are all names and attributes.
+    /// A file or directory is durable after, and so are all names and attributes; of a file in order `softdep`, those that lead to it.
     pub(super) fn make_durable(&self, node: Node) -> Result<(), Errno> {
         match self.kernel.stat_node(node).map_err(errno)?.file_type() {
             FileType::File | FileType::Directory => self.file(node, super::data::READ)?.sync(),

@@ -125,7 +125,7 @@ impl VolumeService {
         let (parent, new_parent) = (self.node(header.nodeid)?, self.node(new_parent)?);
         let session = self.session(header);
         if self.agreement.writeback && !mode.keeps_target() {
-            self.fetch_before_rename((parent, name), (new_parent, new_name));
+            self.fetch_before_rename((parent, name), (new_parent, new_name), mode);
         }
         let victims = [self.at_stake(parent, name), self.at_stake(new_parent, new_name)];
         session.rename_at(parent, name, new_parent, new_name, mode).map_err(errno)?;
@@ -145,14 +145,16 @@ impl VolumeService {
         self.changed_names().map(|()| 0).inspect_err(tell)
     }
 
-    /// What takes another file's place must be whole when it does: what the kernel holds of it must be here first. The
-    /// kernel has both directories locked, so names stay what they are.
-    fn fetch_before_rename(&self, source: (Node, &[u8]), target: (Node, &[u8])) {
+    /// What takes another file's place must be whole when it does (of two that are exchanged, each): what the kernel holds of it must be
+    /// here first. The kernel has both directories locked, so names stay what they are.
+    fn fetch_before_rename(&self, source: (Node, &[u8]), target: (Node, &[u8]), mode: RenameMode) {
         let find = |(parent, name)| self.kernel.lookup(parent, name).ok();
-        if let (Some(moved), Some(_)) = (find(source), find(target))
-            && moved.file_type() == FileType::File
-        {
-            self.notifier.write_back(self.nodes.id(moved.node()));
+        let (Some(moved), Some(replaced)) = (find(source), find(target)) else { return };
+        let exchanged = (mode == RenameMode::Exchange).then_some(replaced);
+        for stat in [Some(moved), exchanged].into_iter().flatten() {
+            if stat.file_type() == FileType::File {
+                self.notifier.write_back(self.nodes.id(stat.node()));
+            }
         }
     }
 

@@ -6,8 +6,9 @@ use crate::negotiate::Agreement;
 use crate::options::Options;
 use crate::request::Operation;
 use crate::wire::{
-    MkdirIn, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, ROOT, ReadIn, SetAttrIn, SetXattrIn,
-    WRITE_CACHE, WriteIn, WriteOut, fattr,
+    CopyFileRangeIn, CopyFileRangeOut, FallocateIn, MkdirIn, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE,
+    NotifyInvalEntryOut, NotifyInvalInodeOut, ROOT, ReadIn, SetAttrIn, SetXattrIn, WRITE_CACHE, WriteIn, WriteOut,
+    fattr,
 };
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::schedule::{self, Turns};
@@ -157,6 +158,80 @@ fn a_directory_that_is_there_is_not_dropped() {
         assert_eq!(doubt(&mut reader), ("dir".into(), looked_up));
         device.clear();
     }
+}
+
+/// The next bytes of a file that the kernel is told of: node, offset, length.
+fn doubted_bytes(reader: &mut PipeReader) -> (u64, i64, i64) {
+    loop {
+        let (code, body) = notification(reader);
+        let (told, _) = NotifyInvalInodeOut::read_from_prefix(&body).unwrap();
+        assert_eq!(code, NOTIFY_INVAL_INODE);
+        // Not only its attributes.
+        if told.off >= 0 {
+            return (told.ino, told.off, told.len);
+        }
+    }
+}
+
+/// Bytes were copied, made a hole or zeros, or cut off, and the host had no room to make that durable. The kernel drops the pages that it has of them
+/// only if the answer is no error: programs went on reading what had been there before.
+#[test]
+fn content_that_the_host_has_no_room_for_is_read_anew() {
+    const PUNCH: u32 = 3;
+    const ZERO: u32 = 16;
+    let (device, service, mut reader) = serve_sync(Agreement::default());
+    let [source, target] = [("source", b's'), ("target", b't')].map(|(name, byte)| {
+        let (node, data) = (make(&service, ROOT, name).unwrap(), [byte; 5 * 4096]);
+        send(&service, 1, node, Operation::Write { args: write_in(0, &data, 0), data: &data }).unwrap();
+        send(&service, 1, node, Operation::Fsync).unwrap();
+        node
+    });
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    let args = CopyFileRangeIn { nodeid_out: target, off_out: 4096, len: 4096, ..CopyFileRangeIn::default() };
+    assert_eq!(send(&service, 1, source, Operation::CopyFileRange { args, wide: true }), Err(Errno::NOSPC));
+    assert_eq!(doubted_bytes(&mut reader), (target, 4096, 4096));
+    for (mode, block) in [(PUNCH, 2), (ZERO, 3)] {
+        let args = FallocateIn { mode, offset: block * 4096, length: 4096, ..FallocateIn::default() };
+        assert_eq!(send(&service, 1, target, Operation::Fallocate(args)), Err(Errno::NOSPC));
+        assert_eq!(doubted_bytes(&mut reader), (target, args.offset as i64, 4096));
+    }
+    let args = SetAttrIn { valid: fattr::SIZE | fattr::FH, size: 4 * 4096 + 1, ..SetAttrIn::default() };
+    assert_eq!(send(&service, 1, target, Operation::SetAttr(args)), Err(Errno::NOSPC));
+    let (node, offset, to_the_end) = doubted_bytes(&mut reader);
+    assert_eq!((node, offset, to_the_end), (target, 4 * 4096 + 1, 0));
+    let args = ReadIn { size: 5 * 4096, ..ReadIn::default() };
+    let mut found = send(&service, 1, target, Operation::Read(args)).unwrap();
+    assert_eq!(found.len(), 4 * 4096 + 1);
+    found.pop();
+    let expected = [b't', b's', 0, 0].map(|byte| [byte; 4096]).concat();
+    assert!(found == expected, "it is done, though it is not durable");
+}
+
+/// A part of a copy had been written when the host had no room for more. The answer said how much had been copied before that part, and
+/// the kernel kept its pages of the part itself.
+#[test]
+fn a_copy_cut_short_is_read_anew_where_it_ended() {
+    const COPIED: u64 = 4 << 20;
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(32 << 20)));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    // A cache so small that it is full of what waits for the device in the middle of the copy.
+    let options =
+        MountOptions { background: false, commit_interval_ms: 0, cache_size: 4 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    let (service, mut reader) = serve(fs, &Options::default(), Agreement::default());
+    let [source, target] = ["source", "target"].map(|name| make(&service, ROOT, name).unwrap());
+    let args = SetAttrIn { valid: fattr::SIZE | fattr::FH, size: COPIED, ..SetAttrIn::default() };
+    send(&service, 1, source, Operation::SetAttr(args)).unwrap();
+    service.fs.sync().unwrap();
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    let args = CopyFileRangeIn { nodeid_out: target, len: COPIED, ..CopyFileRangeIn::default() };
+    let answer = send(&service, 1, source, Operation::CopyFileRange { args, wide: true }).unwrap();
+    let copied = CopyFileRangeOut::read_from_prefix(&answer).unwrap().0.bytes_copied;
+    assert!(copied > 0 && copied < COPIED, "{copied} bytes");
+    let size = service.kernel.lookup(service.kernel.root(), b"target").unwrap().size;
+    assert!(size > copied, "nothing was written past the {copied} bytes");
+    let (node, offset, length) = doubted_bytes(&mut reader);
+    assert!(node == target && offset as u64 == copied && (offset + length) as u64 >= size, "{offset}, {length}");
 }
 
 /// Once a volume had been shut down, each request that would change something was refused, and the kernel told of a change that might be
