@@ -30,7 +30,7 @@ use rustix::fs::{FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::batch::{self, Target, Transfer};
-use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, of_flush};
+use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, is_full, of_flush};
 use crate::lock::{LockKind, LockRange, find_mount, set_lock};
 use crate::pool::Pool;
 use crate::uring::Rings;
@@ -362,7 +362,8 @@ impl FileDevice {
         self.flushed.load(Ordering::Acquire) >= returned
     }
 
-    /// One write that is durable in itself. False if the host cannot do that; then nothing is promised.
+    /// One write that is durable in itself, after all that had returned was flushed. False if the host cannot do that; then nothing is
+    /// promised.
     fn write_dsync(&self, offset: u64, buf: &[u8]) -> io::Result<bool> {
         let mut failed = self.flush_failed.lock();
         refuse_after(*failed)?;
@@ -372,6 +373,9 @@ impl FileDevice {
                 self.dsync.store(false, Ordering::Relaxed);
                 Ok(false)
             }
+            // Past the host's cache, what finds no room was not taken, and of older writes nothing was left to flush. A plain write tells
+            // of it in a way that harms nothing, or finds room by now; the flush after it decides.
+            Err(error) if is_full(&error) && self.is_direct() => Ok(false),
             Err(error) => {
                 // Which of the two failed, the write or the flush within it, is not told.
                 *failed = true;
