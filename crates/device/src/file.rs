@@ -179,7 +179,8 @@ impl FileDevice {
             .map_err(|error| OpenError::io(&self.path, "preallocate", error))
     }
 
-    /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet.
+    /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet. Of a file, all from the offset to
+    /// its end is locked: a volume behind the new one would be cut off.
     pub fn claim(path: impl AsRef<Path>, size: u64, options: &FileOptions) -> Result<Claim, OpenError> {
         let path = path.as_ref();
         let options = FileOptions { length: Some(size), ..options.clone() };
@@ -199,7 +200,7 @@ impl FileDevice {
         let open =
             open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive || existing.is_err());
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
-        let range = LockRange { start: options.offset, length: size };
+        let range = LockRange { start: options.offset, length: 0 };
         set_lock(&file, path, range, LockKind::Exclusive)?;
         let length_before = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.len();
         let image = file.try_clone().map_err(|error| OpenError::io(path, "open", error))?;
@@ -517,9 +518,9 @@ impl BlockDevice for FileDevice {
 /// A place for a new image, by [`FileDevice::claim`]: locked, and of the size it will have, with all that was there still in
 /// it. Dropped, it leaves a file as it was.
 pub struct Claim {
-    device: FileDevice,
-    /// `None` for a block device.
+    /// `None` for a block device. The first to go: a file is as it was before the device gives up its lock.
     image: Option<Image>,
+    device: FileDevice,
 }
 
 struct Image {
@@ -555,15 +556,16 @@ impl Claim {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        if self.emptied {
-            return;
-        }
         // If it stays, or stays longer, nothing is lost.
         let _ = match &self.made {
+            _ if self.emptied => Ok(()),
             Some(path) => std::fs::remove_file(path),
             None if self.length_before < self.end => self.file.set_len(self.length_before),
             None => Ok(()),
         };
+        // The device keeps the lock on its own bytes. What lies behind them is free for other volumes, at the latest once it is closed.
+        let behind = LockRange { start: self.end, length: 0 };
+        let _ = set_lock(&self.file, Path::new(""), behind, LockKind::Unlocked);
     }
 }
 
