@@ -4,7 +4,6 @@ use super::NEXT_SESSION;
 use super::Session;
 use super::file::File;
 use super::life::{Mounted, run_background, run_search, spawn};
-use crate::cache::ProcessMark;
 use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result, Truncated};
 use crate::file;
@@ -155,15 +154,8 @@ impl Fs {
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
-        let opener = ProcessMark::new();
-        let opener = opener.map_err(|source| Error::io("memory for a mark", 0, source))?;
         // Before the threads: if one cannot be started, this ends the others.
-        let inner = Arc::new(Mounted {
-            volume: Arc::new(volume),
-            background: Mutex::new(Vec::new()),
-            opener,
-            pid: std::process::id(),
-        });
+        let inner = Arc::new(Mounted { volume: Arc::new(volume), background: Mutex::new(Vec::new()) });
         let volume = &inner.volume;
         if volume.options.background && !volume.options.read_only {
             inner.background.lock().push(spawn("myriad-log", volume, run_background)?);
