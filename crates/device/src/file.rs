@@ -201,7 +201,12 @@ impl FileDevice {
             open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive || existing.is_err());
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
         let range = LockRange { start: options.offset, length: 0 };
-        set_lock(&file, path, range, LockKind::Exclusive)?;
+        set_lock(&file, path, range, LockKind::Exclusive).inspect_err(|error| {
+            // One that was made here goes again, unless somebody else has begun to use it already.
+            if existing.is_err() && !matches!(error, OpenError::InUse(_)) {
+                let _ = std::fs::remove_file(path);
+            }
+        })?;
         let length_before = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.len();
         let image = file.try_clone().map_err(|error| OpenError::io(path, "open", error))?;
         let made = existing.is_err().then(|| path.to_owned());
@@ -539,18 +544,32 @@ impl Claim {
         &self.device
     }
 
-    /// Does away with what a file holds. The contents of a block device are left alone.
+    /// Whether it is in a file that was not there before.
+    pub fn is_new(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| image.made.is_some())
+    }
+
+    /// Does away with what a file holds. The contents of a block device, and of a device that was opened, are left alone.
     pub fn empty(mut self) -> Result<FileDevice, OpenError> {
         if let Some(image) = &mut self.image {
-            image.emptied = true;
+            // A new one has nothing to lose, and goes if this fails.
+            image.emptied = image.made.is_none();
             let result = image.file.set_len(image.start).and_then(|()| image.file.set_len(image.end));
             let path = &self.device.path;
             result
                 .and_then(|()| image.file.sync_all())
                 .map_err(|error| OpenError::io(path, "set the size of", error))?;
             sync_parent(path);
+            image.emptied = true;
         }
         Ok(self.device)
+    }
+}
+
+/// Of a device that is open and locked, taken as it is.
+impl From<FileDevice> for Claim {
+    fn from(device: FileDevice) -> Self {
+        Self { image: None, device }
     }
 }
 
