@@ -373,16 +373,41 @@ fn files_made_through_a_mount_are_the_callers() {
 fn a_mount_is_not_imported_into_itself() {
     let Some(place) = furnished() else { return };
     place.mount("");
-    place.line("mkdir vol.img:/docs/copy").ok();
+    place.line("mkdir -p vol.img:/docs/copy/below").ok();
     for (source, target) in [("mnt", "docs/copy"), ("mnt", "new"), ("mnt/docs", "docs"), ("mnt/docs", "docs/new")] {
         let said = format!("vol.img:/{target}: is inside {source}, the directory to import");
-        place.line(&format!("import {source} vol.img:/{target}")).expect(1, &[&said]);
+        // What is to be deleted is no part of the source, so it must be refused first.
+        for options in ["", "--update --delete", "--update --delete --dry-run", "--update --delete --exclude none"] {
+            let before = place.line("tree vol.img:/").ok();
+            place.line(&format!("import {options} {source} vol.img:/{target}")).expect(1, &[&said]);
+            assert_eq!(place.line("tree vol.img:/").ok().text(), before.text(), "{options}");
+        }
     }
+    // What is imported would not be in itself, and be deleted.
+    let said = "vol.img:/: is above mnt/docs, the directory to import";
+    place.line("import --update --delete mnt/docs vol.img:/").expect(1, &[said]);
     // Beside it there is room.
     place.line("import -q mnt/docs vol.img:/docs-too").ok();
     assert_eq!(place.line("cat vol.img:/docs-too/a.txt").ok().out, b"alpha\n");
     place.umount();
     place.assert_sound();
+}
+
+/// By the name of the mount, the image was taken for any other file, and grew while it was copied.
+#[test]
+fn an_image_is_not_copied_into_itself_by_its_mount() {
+    let Some(place) = furnished() else { return };
+    place.mount("");
+    fs::create_dir(place.path("around")).unwrap();
+    fs::hard_link(place.path("vol.img"), place.path("around/image")).unwrap();
+    place
+        .line("import around mnt:/in")
+        .expect(1, &["around/image: is the image that it would be imported into; left out"]);
+    place
+        .line("cp -r around mnt:/copy")
+        .expect(1, &["around/image: is the image of the volume that it would go to; left out"]);
+    assert_eq!(place.line("ls vol.img:/in vol.img:/copy").ok().text().matches("image").count(), 0);
+    place.umount();
 }
 
 /// Where a file's data is, the kernel asks the daemon before it sends what programs have stored in a mapping: they were copied

@@ -30,7 +30,7 @@ use rustix::fs::{FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::batch::{self, Target, Transfer};
-use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, of_flush};
+use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, is_full, of_flush};
 use crate::lock::{LockKind, LockRange, find_mount, set_lock};
 use crate::pool::Pool;
 use crate::uring::Rings;
@@ -179,7 +179,8 @@ impl FileDevice {
             .map_err(|error| OpenError::io(&self.path, "preallocate", error))
     }
 
-    /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet.
+    /// The first half of [`FileDevice::create`]: all that can be refused is, and nothing is lost yet. Of a file, all from the offset to
+    /// its end is locked: a volume behind the new one would be cut off.
     pub fn claim(path: impl AsRef<Path>, size: u64, options: &FileOptions) -> Result<Claim, OpenError> {
         let path = path.as_ref();
         let options = FileOptions { length: Some(size), ..options.clone() };
@@ -199,8 +200,13 @@ impl FileDevice {
         let open =
             open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive || existing.is_err());
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
-        let range = LockRange { start: options.offset, length: size };
-        set_lock(&file, path, range, LockKind::Exclusive)?;
+        let range = LockRange { start: options.offset, length: 0 };
+        set_lock(&file, path, range, LockKind::Exclusive).inspect_err(|error| {
+            // One that was made here goes again, unless somebody else has begun to use it already.
+            if existing.is_err() && !matches!(error, OpenError::InUse(_)) {
+                let _ = std::fs::remove_file(path);
+            }
+        })?;
         let length_before = file.metadata().map_err(|error| OpenError::io(path, "examine", error))?.len();
         let image = file.try_clone().map_err(|error| OpenError::io(path, "open", error))?;
         let made = existing.is_err().then(|| path.to_owned());
@@ -362,7 +368,8 @@ impl FileDevice {
         self.flushed.load(Ordering::Acquire) >= returned
     }
 
-    /// One write that is durable in itself. False if the host cannot do that; then nothing is promised.
+    /// One write that is durable in itself, after all that had returned was flushed. False if the host cannot do that; then nothing is
+    /// promised.
     fn write_dsync(&self, offset: u64, buf: &[u8]) -> io::Result<bool> {
         let mut failed = self.flush_failed.lock();
         refuse_after(*failed)?;
@@ -372,6 +379,9 @@ impl FileDevice {
                 self.dsync.store(false, Ordering::Relaxed);
                 Ok(false)
             }
+            // Past the host's cache, what finds no room was not taken, and of older writes nothing was left to flush. A plain write tells
+            // of it in a way that harms nothing, or finds room by now; the flush after it decides.
+            Err(error) if is_full(&error) && self.is_direct() => Ok(false),
             Err(error) => {
                 // Which of the two failed, the write or the flush within it, is not told.
                 *failed = true;
@@ -513,9 +523,9 @@ impl BlockDevice for FileDevice {
 /// A place for a new image, by [`FileDevice::claim`]: locked, and of the size it will have, with all that was there still in
 /// it. Dropped, it leaves a file as it was.
 pub struct Claim {
-    device: FileDevice,
-    /// `None` for a block device.
+    /// `None` for a block device. The first to go: a file is as it was before the device gives up its lock.
     image: Option<Image>,
+    device: FileDevice,
 }
 
 struct Image {
@@ -534,32 +544,47 @@ impl Claim {
         &self.device
     }
 
-    /// Does away with what a file holds. The contents of a block device are left alone.
+    /// Whether it is in a file that was not there before.
+    pub fn is_new(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| image.made.is_some())
+    }
+
+    /// Does away with what a file holds. The contents of a block device, and of a device that was opened, are left alone.
     pub fn empty(mut self) -> Result<FileDevice, OpenError> {
         if let Some(image) = &mut self.image {
-            image.emptied = true;
+            // A new one has nothing to lose, and goes if this fails.
+            image.emptied = image.made.is_none();
             let result = image.file.set_len(image.start).and_then(|()| image.file.set_len(image.end));
             let path = &self.device.path;
             result
                 .and_then(|()| image.file.sync_all())
                 .map_err(|error| OpenError::io(path, "set the size of", error))?;
             sync_parent(path);
+            image.emptied = true;
         }
         Ok(self.device)
     }
 }
 
+/// Of a device that is open and locked, taken as it is.
+impl From<FileDevice> for Claim {
+    fn from(device: FileDevice) -> Self {
+        Self { image: None, device }
+    }
+}
+
 impl Drop for Image {
     fn drop(&mut self) {
-        if self.emptied {
-            return;
-        }
         // If it stays, or stays longer, nothing is lost.
         let _ = match &self.made {
+            _ if self.emptied => Ok(()),
             Some(path) => std::fs::remove_file(path),
             None if self.length_before < self.end => self.file.set_len(self.length_before),
             None => Ok(()),
         };
+        // The device keeps the lock on its own bytes. What lies behind them is free for other volumes, at the latest once it is closed.
+        let behind = LockRange { start: self.end, length: 0 };
+        let _ = set_lock(&self.file, Path::new(""), behind, LockKind::Unlocked);
     }
 }
 

@@ -27,7 +27,7 @@ pub fn parser() -> ValueParser {
 }
 
 impl Pattern {
-    fn new(mut bytes: Vec<u8>) -> Result<Self, &'static str> {
+    pub fn new(mut bytes: Vec<u8>) -> Result<Self, &'static str> {
         let is_directory = bytes.ends_with(b"/");
         while bytes.ends_with(b"/") {
             bytes.pop();

@@ -121,7 +121,8 @@ impl Import {
         Ok(Source::Archive(Box::new(file), name, metadata.is_file().then_some(metadata.len())))
     }
 
-    fn feed(&self, context: &Context, source: Source, keep: Keep, look: Look) -> Result<Feed> {
+    /// `image`: that of the volume which it goes to.
+    fn feed(&self, context: &Context, source: Source, image: &Path, keep: Keep, look: Look) -> Result<Feed> {
         let excludes = self.select.excludes();
         match source {
             Source::Archive(input, name, size) => {
@@ -130,7 +131,7 @@ impl Import {
                 Ok(feed)
             }
             Source::Directory => {
-                let image = rustix::fs::stat(&self.target.image).ok();
+                let image = rustix::fs::stat(image).ok();
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image that it would be imported into"));
                 let wanted = existing::wanted(self.existing.existing(), keep, look);
                 let options = host_tree::Options {
@@ -148,20 +149,28 @@ impl Import {
         }
     }
 
-    /// Refuses to import a directory of a mount into itself: it would grow for ever.
-    fn check_apart(&self, dir: &Path, base: Option<&[u8]>) -> Result<()> {
-        let target = base.map_or(dir.to_owned(), |base| dir.join(OsStr::from_bytes(base)));
+    /// Refuses to import a directory of a mount into itself: it would grow for ever. With --delete, also to import one into a directory
+    /// above it: what is imported would itself be removed.
+    fn check_apart(&self, volume: &Opened) -> Result<()> {
+        let Opened::Mounted(mounted) = volume else { return Ok(()) };
+        let (dir, base) = top_mounted(&mounted.files, &self.target)?;
+        let target = base.map_or(dir.clone(), |base| dir.join(OsStr::from_bytes(&base)));
         // Standard input and archives are no directories.
-        let is_inside = self.source.is_dir() && self.source.canonicalize().is_ok_and(|from| target.starts_with(from));
-        if is_inside {
-            let what = format!("is inside {}, the directory to import", image_name(&self.source));
-            return Err(Failure::new(&self.target, what, "choose another target").into());
-        }
-        Ok(())
+        let Some(from) = self.source.canonicalize().ok().filter(|from| from.is_dir()) else { return Ok(()) };
+        let is_deleted =
+            |below: &Path| self.delete && !self.select.excludes().covers(below.as_os_str().as_bytes(), true);
+        let place = match from.strip_prefix(&target) {
+            _ if target.starts_with(&from) => "inside",
+            Ok(below) if is_deleted(below) => "above",
+            _ => return Ok(()),
+        };
+        let what = format!("is {place} {}, the directory to import", image_name(&self.source));
+        Err(Failure::new(&self.target, what, "choose another target").into())
     }
 
     /// The inner result is that of the work, of which all else was told.
     fn transfer(&self, context: &Context, volume: &Opened, source: Source) -> Result<(Tally, Result<()>)> {
+        self.check_apart(volume)?;
         let excludes = self.select.excludes();
         let tells = self.select.tells(self.report);
         let tell = |path: &[u8], is_directory: bool| tell_path(context, b"deleting ", path, is_directory, false);
@@ -195,13 +204,14 @@ impl Import {
             has_any_times: true,
             tell: self.select.tells(self.report).then_some(tell),
         };
+        let image = volume.image();
         Ok(match volume {
             Opened::Here(volume) => {
                 let top = top(&session(volume), &self.target)?;
                 let (looks, path) = (session(volume), join(&top.place.path, top.base.as_deref().unwrap_or_default()));
                 let look = move |below: &[u8]| Some(volume_target::found(&looks.lstat(&join(&path, below)).ok()?));
                 let keep = Keep::all(Some(owner));
-                let feed = self.feed(context, source, keep, Box::new(look))?;
+                let feed = self.feed(context, source, image, keep, Box::new(look))?;
                 let target = VolumeTarget::new(session(volume), top.place, guard);
                 if is_dry {
                     let target = Dry { target, clears_way: self.delete };
@@ -214,7 +224,6 @@ impl Import {
             }
             Opened::Mounted(mounted) => {
                 let (dir, base) = top_mounted(&mounted.files, &self.target)?;
-                self.check_apart(&dir, base.as_deref())?;
                 let top = HostTarget::open(&dir).map_err(std::io::Error::from).at(image_name(&dir))?;
                 // The kernel lets only root give files away.
                 let is_allowed = rustix::process::geteuid().is_root() || self.owner.is_some();
@@ -222,7 +231,7 @@ impl Import {
                 let path = join(dir.as_os_str().as_bytes(), base.as_deref().unwrap_or_default());
                 let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
                 let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
-                let feed = self.feed(context, source, keep, Box::new(look))?;
+                let feed = self.feed(context, source, image, keep, Box::new(look))?;
                 let target = HostTarget::new(dir.into_os_string().into_vec(), guard);
                 if is_dry {
                     let target = Dry { target, clears_way: self.delete };

@@ -179,16 +179,18 @@ impl Ln {
         let mut backup = None;
         match tree.lstat(&link.path) {
             Ok(existing) if !existing.is_dir() && (self.force || self.interactive || self.backups.is_asked()) => {
-                if let Target::File(file) = target
-                    && volume.is_same_name(file, &link)
-                {
+                let source = match target {
+                    Target::File(file) => Some(file),
+                    Target::Text(_) => None,
+                };
+                if let Some(file) = source.filter(|file| volume.is_same_name(file, &link)) {
                     let what = format!("is {link} itself");
                     return Err(Failure::new(file, what, "choose another name").into());
                 }
                 if self.interactive && !work.asker.ask(work.context, &format!("ln: replace {}", link.quoted()))? {
                     return Ok(());
                 }
-                backup = self.backups.keep(volume, &link)?;
+                backup = self.backups.keep(volume, &link, source)?;
                 match &backup {
                     Some(kept) => {
                         if let Err(error) = make(&link.path) {

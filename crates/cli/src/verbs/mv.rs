@@ -155,7 +155,7 @@ impl Mv {
                 return Ok(());
             }
             volume.check_replaced(&target, Guard::unless(self.force))?;
-            backup = self.backups.keep(volume, &target)?;
+            backup = self.backups.keep(volume, &target, Some(source))?;
         }
         let mode = match (self.keeps_all(), self.exchange) {
             (true, _) => RenameMode::NoReplace,

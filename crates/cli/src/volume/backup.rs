@@ -1,10 +1,11 @@
 //! Backups of what a verb is about to replace, named as GNU's tools name them.
 
 use super::{Opened, Place};
-use crate::failure::At;
+use crate::failure::{At, Failure};
 use anyhow::Result;
 use myriad_engine::RenameMode;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -68,14 +69,24 @@ impl BackupArgs {
         }))
     }
 
-    /// Gives the file at `place` the name of its backup: which that is, if one is to be kept.
-    pub fn keep(&self, volume: &Opened, place: &Place) -> Result<Option<Place>> {
+    /// Gives the file at `place` the name of its backup: which that is, if one is to be kept. Refuses if that is the name of `source`,
+    /// which is to replace it: its content would be gone.
+    pub fn keep(&self, volume: &Opened, place: &Place, source: Option<&Place>) -> Result<Option<Place>> {
         let (directory, name) = place.split();
         let names = || volume.tree().names(&directory.path).at(&directory)?.map(|name| name.at(&directory)).collect();
         let Some(backup) = self.name_for(name, names)? else { return Ok(None) };
         let backup = directory.below(&backup);
+        if let Some(source) = source.filter(|source| volume.is_same_name(source, &backup)) {
+            return Err(Self::would_take_name(source));
+        }
         volume.tree().rename(&place.path, &backup.path, RenameMode::Replace).at(&backup)?;
         Ok(Some(backup))
+    }
+
+    /// Of a source whose name what it replaces would be kept under.
+    pub fn would_take_name(source: impl Display) -> anyhow::Error {
+        let what = "the backup of what it replaces would take its name";
+        Failure::new(source, what, "give --backup=numbered, or another -S").into()
     }
 
     /// Gives it its name back, after what was to replace it could not.

@@ -266,6 +266,13 @@ pub struct Mounted {
     access: Access,
 }
 
+impl Mounted {
+    /// The file or device that it lies in.
+    pub fn image(&self) -> &Path {
+        &self.daemon.status.image
+    }
+}
+
 impl Opened {
     /// Totals of the volume, from whoever has it open.
     pub fn statfs(&self) -> Result<StatFs> {
@@ -306,6 +313,14 @@ impl Opened {
         }
         let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
         Ok(Some(Self::Mounted(Rc::new(Mounted { files, daemon, access }))))
+    }
+
+    /// The file or device that it lies in, also if a mount was named.
+    pub fn image(&self) -> &Path {
+        match self {
+            Self::Here(volume) => &volume.image,
+            Self::Mounted(mounted) => mounted.image(),
+        }
     }
 
     pub fn tree(&self) -> &dyn Tree {

@@ -289,3 +289,36 @@ fn tee_says_what_it_wrote() {
     assert_eq!((&lines[1]["changed"], &lines[1]["complete"]), (&1.into(), &false.into()), "{said:?}");
     assert!(b"begun".starts_with(&content));
 }
+
+/// `mv -b x~ x` and `ln -b x~ x` made the backup of `x` under the name of the file that was to be moved or linked, whose content
+/// was gone then.
+#[test]
+fn no_backup_takes_the_place_of_what_is_moved_or_linked() {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| {
+        session.mkdir("/s", 0o755).unwrap();
+        put(session, "/s/x~", b"new\n");
+        put(session, "/s/x", b"old\n");
+        session.link("/s/x~", "/s/other").unwrap();
+        session.symlink(b"s", "/link").unwrap();
+    });
+    for verb in ["mv", "ln"] {
+        for operands in [
+            "-b vol.img:/s/x~ vol.img:/s/x",
+            "-b -T vol.img:/s/x~ vol.img:/s/x",
+            "-S ~ vol.img:/link/x~ vol.img:/s/x",
+            "--backup=simple vol.img:/s/x~ vol.img:/link/x",
+        ] {
+            place
+                .line(&format!("{verb} {operands}"))
+                .expect(1, &["x~: the backup of what it replaces would take its name"]);
+        }
+    }
+    let told = |files: &str| place.line(&format!("cat {files}")).ok().text().to_owned();
+    assert_eq!(told("vol.img:/s/x~ vol.img:/s/x vol.img:/s/other"), "new\nold\nnew\n");
+    place.line("ln --backup=numbered vol.img:/s/x~ vol.img:/s/x").ok();
+    assert_eq!(told("vol.img:/s/x~ vol.img:/s/x vol.img:/s/x.~1~"), "new\nnew\nold\n");
+    // A file that has another name too loses nothing with this one.
+    place.line("mv --backup=simple vol.img:/s/other vol.img:/s/x.~1~").ok();
+    assert_eq!(told("vol.img:/s/x.~1~ vol.img:/s/x.~1~~"), "new\nold\n");
+}

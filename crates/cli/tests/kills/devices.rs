@@ -10,6 +10,7 @@ use crate::{Series, Total, able_programs};
 use myriad_sim::rng::{is_long, number};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -155,15 +156,16 @@ struct Ext4 {
 
 impl Ext4 {
     /// `None`, and a line that says why, where it cannot be made and shut down.
-    fn new(place: &MountPlace) -> Option<Self> {
-        let device = Loop::new(&place.path("backing"), 2 << 30)?;
+    fn new(place: &MountPlace, size: u64) -> Option<Self> {
+        let device = Loop::new(&place.path("backing"), size)?;
         for (program, needed) in [("mkfs.ext4", "e2fsprogs"), ("python3", "python3")] {
             if Command::new(program).arg("-V").output().is_err() {
                 println!("skipped: {needed} is not installed");
                 return None;
             }
         }
-        command("mkfs.ext4", &["-q", "-E", "nodiscard"], Path::new(&device.0)).expect("a device to write on");
+        command("mkfs.ext4", &["-q", "-m", "0", "-E", "nodiscard"], Path::new(&device.0))
+            .expect("a device to write on");
         let host = Self { path: place.path("host"), device };
         fs::create_dir(&host.path).unwrap();
         host.mount();
@@ -201,7 +203,7 @@ fn a_host_that_fails_under_programs() {
     let seed = number("MYRIAD_SEED").unwrap_or_else(|| std::process::id().into());
     println!("replay: MYRIAD_SEED={seed} cargo test -p myriad --test kills fails_under -- --nocapture");
     let Some(place) = MountPlace::with_volume(64 << 20) else { return };
-    let Some(host) = Ext4::new(&place) else { return };
+    let Some(host) = Ext4::new(&place, 2 << 30) else { return };
     place.line("mkfs --quiet --size 1G host/vol.img").ok();
     let able = able_programs();
     let series = Series::new(&place, "host/vol.img", &able);
@@ -222,4 +224,45 @@ fn a_host_that_fails_under_programs() {
     place.line("fsck -n host/vol.img").expect(0, &["sound"]);
     println!("{}", total.report("failures of the host", seed));
     total.judge();
+}
+
+/// On ext4 a commit record is one write that is durable in itself. Where it goes into a hole of the image and the host is full, that was
+/// taken for a failed flush: the volume was shut down.
+#[test]
+fn a_commit_record_for_which_the_host_has_no_room() {
+    let Some(place) = MountPlace::with_volume(64 << 20) else { return };
+    let Some(host) = Ext4::new(&place, 24 << 20) else { return };
+    place.line("mkfs --quiet --size 128M host/vol.img").ok();
+    place.line("mount host/vol.img mnt").ok();
+    let path = place.mounted("file");
+    fs::write(&path, [1; 4096]).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    let ballast = host.path.join("ballast");
+    let fill = || {
+        let mut file = File::options().create(true).append(true).open(&ballast).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        file.sync_all().unwrap();
+    };
+    // Twice: what was set aside for the first one's blocks is free once they are written.
+    fill();
+    fill();
+    let overwrite = |number: u32| {
+        file.write_all_at(&[number as u8; 4096], 0)?;
+        file.sync_data()
+    };
+    let error = (0..4000).find_map(|number| overwrite(number).err()).expect("the log finds no room");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
+    assert_eq!(fs::read(&path).unwrap().len(), 4096, "reads go on");
+    overwrite(2).expect_err("there is no room still");
+    fs::remove_file(&ballast).unwrap();
+    overwrite(3).expect("there is room");
+    fs::write(place.mounted("later"), b"x").expect("the volume was not shut down");
+    drop(file);
+    place.umount();
+    place.line("fsck -n host/vol.img").expect(0, &["sound"]);
+    place.line("mount host/vol.img mnt").ok();
+    assert_eq!(fs::read(&path).unwrap(), [3; 4096]);
+    place.umount();
+    host.umount();
 }

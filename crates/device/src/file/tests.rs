@@ -459,6 +459,31 @@ fn volumes_side_by_side_do_not_exclude_each_other() {
     assert!(both.lock_exclusive().is_err());
 }
 
+/// Making an image shorter cuts off all that lies behind it, so that must be nobody's.
+#[test]
+fn a_claim_spares_a_volume_behind_it() {
+    let _no_fork = FORKING.read();
+    let folder = folder();
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![7; 2 << 20]).unwrap();
+    let options = FileOptions { offset: MIB, length: Some(MIB), ..Default::default() };
+    let behind = FileDevice::open_with(&path, Access::ReadWrite, &options).unwrap();
+    behind.lock_exclusive().unwrap();
+    let error = FileDevice::claim(&path, MIB / 2, &FileOptions::default()).err().expect("it is in use");
+    assert!(matches!(error, OpenError::InUse(_)), "{error}");
+    assert!(std::fs::read(&path).unwrap() == vec![7; 2 << 20]);
+    behind.unlock().unwrap();
+    // Once it has been emptied, the bytes behind the device are free for others; so they are if it was not.
+    let device = FileDevice::create(&path, MIB / 2, &FileOptions::default()).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(2 << 20).unwrap();
+    behind.lock_exclusive().unwrap();
+    behind.unlock().unwrap();
+    drop(device);
+    drop(FileDevice::claim(&path, MIB / 2, &FileOptions::default()).unwrap());
+    behind.lock_exclusive().unwrap();
+}
+
 /// Not a test of its own: the other process of the next one.
 #[test]
 fn helper_that_holds_a_lock() {

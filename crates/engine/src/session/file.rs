@@ -191,6 +191,10 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let volume = self.session.volume();
+        // Another thread of the parent may have had the locks when it forked: nobody would ever give them back.
+        if volume.check_process().is_err() {
+            return;
+        }
         let reclaim = {
             let _look = volume.look();
             let _lock = volume.lock_exclusive(self.file.ino);

@@ -4,7 +4,7 @@ use super::NEXT_SESSION;
 use super::Session;
 use super::file::File;
 use super::life::{Mounted, run_background, run_search, spawn};
-use crate::cache::{ProcessMark, Sweep};
+use crate::cache::Sweep;
 use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result, Truncated};
 use crate::file;
@@ -14,7 +14,7 @@ use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::Volume;
-use myriad_device::{Access, BlockDevice, FileDevice, FileOptions, MemoryDevice, OpenError};
+use myriad_device::{Access, BlockDevice, Claim, FileDevice, FileOptions, MemoryDevice, OpenError};
 use myriad_format::leftovers::Leftovers;
 use myriad_format::superblock::{Superblock, feature, leftovers, state};
 use myriad_format::{FsBlock, Ino};
@@ -69,32 +69,61 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 
+/// A volume that is about to be made, by [`Fs::prepare`]. Dropped, it leaves the place as it was.
+pub struct Formatting<'o> {
+    claim: Claim,
+    log: Option<Arc<dyn BlockDevice>>,
+    superblock: Superblock,
+    options: &'o MkfsOptions,
+}
+
+impl Formatting<'_> {
+    /// Whether it is in a file that was not there before.
+    pub fn is_new(&self) -> bool {
+        self.claim.is_new()
+    }
+
+    /// Makes the volume: what was there is lost. A new file goes again if that fails.
+    pub fn make(self) -> Result<()> {
+        let is_new = self.is_new();
+        let device = Arc::new(self.claim.empty().map_err(open_error)?);
+        let preallocated = if self.options.preallocate { device.preallocate().map_err(open_error) } else { Ok(()) };
+        let made = preallocated.and_then(|()| mkfs::make(device.clone(), self.log, self.superblock, self.options));
+        if made.is_err() && is_new {
+            // While it is locked, so it is nobody else's. If it stays, the first error says it all.
+            let _ = std::fs::remove_file(device.path());
+        }
+        made
+    }
+}
+
 impl Fs {
     /// Makes a volume in an image file or on a block device. A file that is missing is made. It gets `size` bytes, and is sparse unless the
     /// options have it preallocated; with `None` it keeps the size that it has. The file's former content is lost, unless the options are refused.
     ///
     /// [`Error::Option`] names the option that cannot be, and why; [`Error::InUse`] if another process has the file open.
     pub fn format(path: &Path, size: Option<u64>, options: &MkfsOptions) -> Result<()> {
+        Self::prepare(path, size, options)?.make()
+    }
+
+    /// The first half of [`Fs::format`]: locks the place and refuses what cannot be, while all that is there is still as it was. Who must
+    /// not overwrite something looks now, for nobody else can make a volume there any more.
+    pub fn prepare<'o>(path: &Path, size: Option<u64>, options: &'o MkfsOptions) -> Result<Formatting<'o>> {
         let log = open_log_device(options.log_device.as_deref(), Access::ReadWrite)?;
-        let Some(size) = size else {
-            let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
-            lock(&device, Access::ReadWrite)?;
-            if options.preallocate {
-                device.preallocate().map_err(open_error)?;
+        let claim = match size {
+            Some(size) => FileDevice::claim(path, size, &FileOptions::default()).map_err(open_error)?,
+            None => {
+                let device = FileDevice::open(path, Access::ReadWrite).map_err(open_error)?;
+                lock(&device, Access::ReadWrite)?;
+                device.into()
             }
-            return mkfs::format(Arc::new(device), log, options);
         };
-        let claim = FileDevice::claim(path, size, &FileOptions::default()).map_err(open_error)?;
         let superblock = mkfs::plan(claim.device(), log.as_deref(), options)?;
         if options.preallocate {
             // What the host has no room for is refused while the old content is there.
             claim.device().preallocate().map_err(open_error)?;
         }
-        let device = claim.empty().map_err(open_error)?;
-        if options.preallocate {
-            device.preallocate().map_err(open_error)?;
-        }
-        mkfs::make(Arc::new(device), log, superblock, options)
+        Ok(Formatting { claim, log, superblock, options })
     }
 
     /// A new volume of `size` bytes in memory, open: for tests, and for what need not outlive the program. It takes memory as it
@@ -155,15 +184,8 @@ impl Fs {
         let place = mkfs::log_place(&superblock, &device, log.as_ref())?;
         let volume = Volume::assemble(device, place.clone(), superblock, options)?;
         volume.recover(place.as_ref())?;
-        let opener = ProcessMark::new();
-        let opener = opener.map_err(|source| Error::host("memory for a mark", source))?;
         // Before the threads: if one cannot be started, this ends the others.
-        let inner = Arc::new(Mounted {
-            volume: Arc::new(volume),
-            background: Mutex::new(Vec::new()),
-            opener,
-            pid: std::process::id(),
-        });
+        let inner = Arc::new(Mounted { volume: Arc::new(volume), background: Mutex::new(Vec::new()) });
         let volume = &inner.volume;
         if volume.options.background && !volume.options.read_only {
             inner.background.lock().push(spawn("myriad-log", volume, run_background)?);

@@ -1,6 +1,5 @@
 //! The life of an open volume: recovery, the background threads, the clean end.
 
-use crate::cache::ProcessMark;
 use crate::error::{Errno, Error, Result};
 use crate::file;
 use crate::ops::{reclaim_orphans, settle_second_names};
@@ -18,9 +17,6 @@ use std::time::{Duration, Instant};
 pub(super) struct Mounted {
     pub volume: Arc<Volume>,
     pub background: Mutex<Vec<JoinHandle<()>>>,
-    /// Process that opened the volume: a forked child must not touch it.
-    pub opener: ProcessMark,
-    pub pid: u32,
 }
 
 /// How often a volume that others still write to is flushed, before it is said to be in use.
@@ -28,13 +24,7 @@ const CLOSING_ROUNDS: u32 = 8;
 
 impl Mounted {
     pub fn check_process(&self) -> Result<()> {
-        if self.opener.is_ours() {
-            return Ok(());
-        }
-        Err(Error::in_use(format!(
-            "the volume was opened by process {}; a forked child must open it itself once its parent has closed it",
-            self.pid
-        )))
+        self.volume.check_process()
     }
 
     /// Ends the volume for all who have it; EBUSY if files are open.

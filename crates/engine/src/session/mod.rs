@@ -20,7 +20,7 @@ mod trees;
 
 pub use directories::ReadDir;
 pub use file::File;
-pub use fs::Fs;
+pub use fs::{Formatting, Fs};
 pub use info::{Levels, VolumeInfo};
 pub use layout::BlockRun;
 pub use paths::AsPath;

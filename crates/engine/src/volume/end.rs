@@ -1,7 +1,7 @@
 //! When a volume takes no more changes: it was shut down by an error in the middle of a change or in a checkpoint, or it was closed.
 
 use super::Volume;
-use crate::cache::Closed;
+use crate::cache::{Closed, ProcessMark};
 use crate::error::{Error, Result};
 use crate::locks::{Mutex, Rank};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,6 +21,27 @@ pub(super) struct End {
     bits: AtomicU8,
     /// The first error that shut the volume down; empty until then.
     reason: Mutex<{ Rank::Leaf as u8 }, String>,
+}
+
+/// The process that opened a volume.
+pub(super) struct Opener {
+    mark: ProcessMark,
+    pid: u32,
+}
+
+impl Opener {
+    pub fn new() -> Result<Self> {
+        let mark = ProcessMark::new().map_err(|source| Error::host("memory for a mark", source))?;
+        Ok(Self { mark, pid: std::process::id() })
+    }
+
+    #[cold]
+    fn refusal(&self) -> Error {
+        Error::in_use(format!(
+            "the volume was opened by process {}; a forked child must open it itself once its parent has closed it",
+            self.pid
+        ))
+    }
 }
 
 impl Volume {
@@ -49,12 +70,18 @@ impl Volume {
         result
     }
 
+    /// Refuses a forked child of the process that opened the volume: it has a copy of the cache, and shares the device.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        if self.opener.mark.is_ours() { Ok(()) } else { Err(self.opener.refusal()) }
+    }
+
     /// Whether operations may change anything. Who is inside the gate and was told yes may go on: the volume is not
     /// closed before he has left.
     #[inline]
     pub fn check_running(&self) -> Result<()> {
         match self.end.bits.load(Ordering::Relaxed) {
-            0 => Ok(()),
+            0 => self.check_process(),
             CLOSED => Err(Error::Closed),
             _ => Err(Error::Shutdown),
         }

@@ -37,7 +37,7 @@ use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::placement::{Placement, usual_policy};
 use crate::types::{Clock, MountOptions, Order, StatFs, Time};
-use end::End;
+use end::{End, Opener};
 use groups::Groups;
 use inode_locks::STRIPES;
 use limits::Limits;
@@ -132,6 +132,7 @@ pub(crate) struct Volume {
     stripes: Box<[RwLock<{ Rank::Inode as u8 }, ()>]>,
     /// Whether changes are refused, and why.
     end: End,
+    opener: Opener,
     pub limits: Limits,
 }
 
@@ -236,6 +237,7 @@ impl Volume {
             groups: Groups::new(geometry.ag_count, superblock.ag_high_water.get()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             end: End::default(),
+            opener: Opener::new()?,
             limits: Limits::new(frames, geometry.block_bits, log_capacity),
             cache,
             options: live::Opened::new(&options),

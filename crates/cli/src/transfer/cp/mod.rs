@@ -33,7 +33,7 @@ use crate::show::quoted::Quoted;
 use crate::status::Status;
 use crate::verb::{Command, Example};
 use crate::volume::place::is_same_file;
-use crate::volume::{Access, ChangeArgs, Volumes, canonical, recognise};
+use crate::volume::{Access, BackupArgs, ChangeArgs, Volumes, canonical, recognise};
 use anyhow::Result;
 use goal::{Goal, Wish};
 use myriad_engine::{Errno, Error, FileType};
@@ -312,10 +312,7 @@ impl Cp {
             Some(_) => apart::check_apart(source, target, Some(&kept), false),
             None => apart::check_apart(source, &target.beside(&kept), None, false),
         };
-        checked.map_err(|_| {
-            let what = "the backup of what it replaces would take its name";
-            Failure::new(source.operand(), what, "give --backup=numbered, or another -S").into()
-        })
+        checked.map_err(|_| BackupArgs::would_take_name(source.operand()))
     }
 
     /// Makes the directories above `name` first; they get what they keep last.

@@ -140,10 +140,11 @@ impl Side {
         }
     }
 
-    /// The image of its volume.
+    /// The file or device in which its volume lies.
     pub fn image(&self) -> Option<&Path> {
         match self {
-            Self::Volume(_, place) | Self::Mounted(_, place, _) => Some(&place.image),
+            Self::Volume(_, place) => Some(&place.image),
+            Self::Mounted(mounted, ..) => Some(mounted.image()),
             Self::Standard | Self::Host(_) => None,
         }
     }

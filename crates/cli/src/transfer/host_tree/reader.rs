@@ -225,9 +225,9 @@ impl Reader {
         let start = outlet.batch.bytes.len();
         outlet.batch.bytes.resize(start + meta.size as usize, 0);
         let mut end = start;
-        // What was cut off meanwhile is cut off; what was appended is not there yet.
+        // What was cut off meanwhile is cut off; what was appended is not there yet. Who asked where the data is has moved the descriptor.
         while end < outlet.batch.bytes.len() {
-            match rustix::io::read(&file, &mut outlet.batch.bytes[end..]) {
+            match rustix::io::pread(&file, &mut outlet.batch.bytes[end..], (end - start) as u64) {
                 Ok(0) => break,
                 Ok(count) => end += count,
                 Err(Errno::INTR) => {}
@@ -317,4 +317,32 @@ enum Opened {
 fn has_changed(file: &OwnedFd, before: &Stat) -> bool {
     let version = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec, stat.st_size);
     rustix::fs::fstat(file).map_or(true, |after| version(&after) != version(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::batch::{Feed, Next};
+    use super::*;
+    use std::io::Write;
+
+    /// A file system that compresses, or counts no blocks at all, makes a file look as if it had holes. Asking where its data is moves the
+    /// descriptor to the end, and reading from there gave an empty file.
+    #[test]
+    fn a_dense_file_with_too_few_blocks_is_read_from_its_beginning() {
+        let bytes: Vec<u8> = (0..1000).map(|index| index as u8 | 1).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let mut stat = rustix::fs::fstat(&file).unwrap();
+        stat.st_blocks = 0;
+        let (slots, mut feed) = Feed::new();
+        let mut outlet = slots.open().unwrap();
+        let mut reader = Reader::new(&b"source"[..].into(), &Options::default(), &Arc::default());
+        reader.open_file(file.into(), &stat, true, &mut outlet).unwrap();
+        outlet.flush().unwrap();
+        let Next::Batch(batch) = feed.next() else { panic!("the file is in a batch") };
+        let [Record::Entry(Entry { meta, body: Body::Whole(content), .. })] = batch.records[..] else {
+            panic!("{:?}", batch.records)
+        };
+        assert_eq!((meta.size, batch.get(content)), (1000, &bytes[..]));
+    }
 }

@@ -111,6 +111,26 @@ pub fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// As [`percent_decoded`] reads it.
+pub fn percent_encoded(bytes: &[u8]) -> Vec<u8> {
+    let encode = |&byte: &u8| match byte {
+        b'%' | b'=' | ..=b' ' | 127.. => format!("%{byte:02X}").into_bytes(),
+        byte => vec![byte],
+    };
+    bytes.iter().flat_map(encode).collect()
+}
+
+/// Base 64 without padding, as libarchive writes it.
+pub fn base64_encoded(bytes: &[u8]) -> Vec<u8> {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = group.iter().enumerate().fold(0, |bits, (index, &byte)| bits | u32::from(byte) << (16 - 8 * index));
+        text.extend((0..=group.len()).map(|index| LETTERS[(bits >> (18 - 6 * index)) as usize & 63]));
+    }
+    text
+}
+
 /// Base 64, as libarchive writes their values: with or without padding.
 pub fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.trim_ascii();
@@ -197,11 +217,14 @@ mod tests {
     #[test]
     fn libarchive_encodings_are_undone() {
         assert_eq!(percent_decoded(b"user.a%3Db%25"), Some(b"user.a=b%".to_vec()));
+        assert_eq!(percent_encoded(b"user.a=b%"), b"user.a%3Db%25");
         assert_eq!(percent_decoded(b"a%3"), None);
         for (text, bytes) in
             [("", ""), ("Zg", "f"), ("Zg==", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9v\nYmFy", "foobar")]
         {
             assert_eq!(base64_decoded(text.as_bytes()).unwrap(), bytes.as_bytes());
+            let plain = text.trim_end_matches('=').replace('\n', "");
+            assert_eq!(base64_encoded(bytes.as_bytes()), plain.as_bytes());
         }
         assert!(base64_decoded(b"A").is_none() && base64_decoded(b"A*").is_none());
     }

@@ -249,6 +249,18 @@ fn attributes_and_acls_come_from_both_programs_and_go_back() {
     }
 }
 
+/// The name was taken to end at its first `=`.
+#[test]
+fn an_attribute_with_an_equals_sign_in_its_name_keeps_it() {
+    let file =
+        [&extended(&[("LIBARCHIVE.xattr.user.a%3Db%25", b"Yz1k")], &entry(b"x", b'0', 0))[..], &[0; 1024]].concat();
+    for archive in [rewrite(&file), file] {
+        let (seen, errors) = read(&archive);
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(seen[&b"x"[..]].xattrs, [("user.a=b%".to_owned(), b"c=d".to_vec())]);
+    }
+}
+
 #[test]
 fn archives_of_the_oldest_kinds_are_read() {
     let folder = tempfile::tempdir().unwrap();

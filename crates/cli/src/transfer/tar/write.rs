@@ -139,6 +139,11 @@ impl<W: Write> Writer<W> {
             match (name, acl::text(value)) {
                 (acl::ACCESS, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.access", text.as_bytes()),
                 (acl::DEFAULT, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.default", text.as_bytes()),
+                // A key ends at the first `=`.
+                _ if name.contains(&b'=') => {
+                    let key = [pax::XATTR_ENCODED, &pax::percent_encoded(name)].concat();
+                    pax::push(&mut self.records, &key, &pax::base64_encoded(value));
+                }
                 _ => pax::push(&mut self.records, &[pax::XATTR, name].concat(), value),
             }
         }

@@ -37,26 +37,50 @@ impl Existing {
         }
         let mut file = File::open(image).at(&name)?;
         let size = file.seek(std::io::SeekFrom::End(0)).at(&name)?;
-        let mut head = vec![0; HEAD_SIZE.min(usize::try_from(size).unwrap_or(HEAD_SIZE))];
-        file.read_exact_at(&mut head, 0).at(&name)?;
-        if let Some(what) = recognise::describe(&file, image).at(&name)? {
+        if let Some(what) = known(&file, size, image)? {
             return Ok(Self::Holds(what));
-        }
-        if let Some(what) = signatures::other(&head) {
-            return Ok(Self::Holds(what.into()));
-        }
-        for offset in md_at_end(size) {
-            let mut magic = [0; MD.len()];
-            file.read_exact_at(&mut magic, offset).at(&name)?;
-            if magic == MD {
-                return Ok(Self::Holds("a member of a RAID array (md)".into()));
-            }
         }
         if !is_block_device && !is_zero(context, &file, size, &name)? {
             return Ok(Self::Holds(format!("{size} bytes of data that are not a volume")));
         }
         Ok(Self::Blank { size })
     }
+
+    /// Looks again, once the place is locked: the first look may have taken minutes. Finds what has a mark, and a file where there was
+    /// none. `is_new`: the file was made together with the lock.
+    pub fn look_again(&self, image: &Path, is_new: bool) -> Result<Self> {
+        let name = image_name(image);
+        let mut file = File::open(image).at(&name)?;
+        let size = file.seek(std::io::SeekFrom::End(0)).at(&name)?;
+        match (known(&file, size, image)?, self) {
+            (Some(what), _) => Ok(Self::Holds(what)),
+            (None, Self::Missing) if !is_new && !image.is_symlink() => {
+                Ok(Self::Holds("what somebody else has just put there".into()))
+            }
+            (None, _) => Ok(Self::Blank { size }),
+        }
+    }
+}
+
+/// What a file or device holds, by its marks, if it is something known.
+fn known(file: &File, size: u64, image: &Path) -> Result<Option<String>> {
+    let name = image_name(image);
+    let mut head = vec![0; HEAD_SIZE.min(usize::try_from(size).unwrap_or(HEAD_SIZE))];
+    file.read_exact_at(&mut head, 0).at(&name)?;
+    if let Some(what) = recognise::describe(file, image).at(&name)? {
+        return Ok(Some(what));
+    }
+    if let Some(what) = signatures::other(&head) {
+        return Ok(Some(what.into()));
+    }
+    for offset in md_at_end(size) {
+        let mut magic = [0; MD.len()];
+        file.read_exact_at(&mut magic, offset).at(&name)?;
+        if magic == MD {
+            return Ok(Some("a member of a RAID array (md)".into()));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a file holds nothing but zeros. Holes are skipped, so a sparse giant costs nothing.

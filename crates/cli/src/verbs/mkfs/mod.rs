@@ -68,15 +68,21 @@ impl Command for Mkfs {
         let options = self.options()?;
         self.check_size(&name)?;
         let existing = Existing::look(context, &self.image)?;
-        // One that leads nowhere as yet is somebody's all the same.
-        let is_link = self.image.is_symlink();
+        self.make(context, &existing, &options)
+    }
+}
+
+impl Mkfs {
+    /// Makes the volume where `existing` was found.
+    fn make(&self, context: &Context, existing: &Existing, options: &MkfsOptions) -> Result<Status> {
+        let name = image_name(&self.image);
         let log = self
             .made
             .0
             .log_device
             .as_deref()
             .map(|log| Existing::look(context, log).map(|found| (image_name(log), found)));
-        match &existing {
+        match existing {
             Existing::Missing if self.size.is_none() => {
                 return Err(Failure::usage(
                     name,
@@ -93,7 +99,7 @@ impl Command for Mkfs {
                 )
                 .into());
             }
-            _ => self.refuse_to_overwrite(&name, &existing).map_err(|error| control::or_mounted(&self.image, error))?,
+            _ => self.refuse_to_overwrite(&name, existing).map_err(|error| control::or_mounted(&self.image, error))?,
         }
         if let Some(log) = self.made.0.log_device.as_deref().filter(|log| is_same_file(log, &self.image)) {
             let next = "give another device, or leave out --log-device: the log is then in the volume";
@@ -117,19 +123,17 @@ impl Command for Mkfs {
             for place in holders {
                 erased.push((place, erase_marks(place)?));
             }
-            Fs::format(&self.image, self.size, &options).map_err(|error| device::explain_opening(error, name.clone()))
+            let explain = |error| device::explain_opening(error, name.clone());
+            let prepared = Fs::prepare(&self.image, self.size, options).map_err(explain)?;
+            self.refuse_to_overwrite(&name, &existing.look_again(&self.image, prepared.is_new())?)?;
+            prepared.make().map_err(explain)
         };
         if let Err(error) = make() {
             for (place, sectors) in erased {
                 // A volume that is not made shall cost nothing. If not even that can be written, the first error says it all.
                 let _ = FileDevice::open(place, Access::ReadWrite).map(|device| signatures::restore(&device, &sectors));
             }
-            let error = control::or_mounted(&self.image, error);
-            if matches!(existing, Existing::Missing) && !is_link {
-                // Made by us, and of no use to anybody. If it cannot be removed, the first error still says it all.
-                let _ = std::fs::remove_file(&self.image);
-            }
-            return Err(self.too_large(&name, error));
+            return Err(self.too_large(&name, control::or_mounted(&self.image, error)));
         }
         let open = OpenArgs { log_device: self.made.0.log_device.clone(), ..OpenArgs::default() };
         let facts = info::Facts::read(&self.image, &open)?;
@@ -140,9 +144,7 @@ impl Command for Mkfs {
         }
         Ok(context.status())
     }
-}
 
-impl Mkfs {
     /// Refuses a size that holds no volume.
     fn check_size(&self, name: &str) -> Result<()> {
         let least = BLOCK_COUNT_MIN * u64::from(self.made.0.block_size);
@@ -227,4 +229,58 @@ fn largest_file(image: &Path) -> Option<u64> {
         }
     }
     Some(possible)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use myriad_device::FileOptions;
+    use std::fs;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        mkfs: Mkfs,
+    }
+
+    /// Runs mkfs on a file, with `meanwhile` between the first look at it and its work; what is said if it fails.
+    fn make(image: &Path, meanwhile: impl FnOnce()) -> Result<(), String> {
+        let words = ["mkfs", image.to_str().unwrap(), "--size", "16M", "--json"];
+        let mkfs = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).mkfs;
+        let (context, options) = (Context::new(true), mkfs.options().unwrap());
+        let existing = Existing::look(&context, image).unwrap();
+        meanwhile();
+        mkfs.make(&context, &existing, &options).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Two programs make a file of one name: the one that comes second removed the first one's, which it had found missing, or overwrote
+    /// it, which it had found blank.
+    #[test]
+    fn what_was_made_after_the_look_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mut held = None;
+        let said = make(&image, || held = Some(FileDevice::create(&image, 4 << 20, &FileOptions::default()).unwrap()));
+        assert!(said.unwrap_err().contains("in use"));
+        drop(held);
+        assert_eq!(fs::metadata(&image).unwrap().len(), 4 << 20, "it is another program's");
+
+        fs::remove_file(&image).unwrap();
+        let said = make(&image, || fs::write(&image, b"a copy").unwrap()).unwrap_err();
+        assert!(said.contains("somebody else"), "{said}");
+        assert_eq!(fs::read(&image).unwrap(), b"a copy");
+
+        for is_blank in [false, true] {
+            fs::remove_file(&image).unwrap();
+            if is_blank {
+                fs::write(&image, []).unwrap();
+            }
+            let other = MkfsOptions { label: "first".into(), ..MkfsOptions::default() };
+            let said = make(&image, || Fs::format(&image, Some(8 << 20), &other).unwrap()).unwrap_err();
+            assert!(said.contains("holds a Myriad volume, label first"), "{said}");
+            Fs::open(&image, myriad_engine::MountOptions::default()).unwrap().close().unwrap();
+            assert_eq!(fs::metadata(&image).unwrap().len(), 8 << 20);
+        }
+    }
 }
