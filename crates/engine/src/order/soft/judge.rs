@@ -653,7 +653,8 @@ impl Judge<'_> {
     fn hide_open_edge(&self, inode: &mut InodeUnit<'_>, keeps_old_block: bool) -> Result<bool> {
         let Some(was) = inode.lasting() else { return Ok(false) };
         let is = inode.shown();
-        if !(keeps_old_block && Self::is_resized(&was, &is)) && !self.is_edge_open(&was, &is)? {
+        let must_hide = keeps_old_block && Self::is_resized(&was, &is) || self.is_edge_open(&was, &is)?;
+        if !must_hide {
             return Ok(false);
         }
         inode.raw_mut().size = was.raw().size;
