@@ -194,7 +194,9 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::InUse(holder) => {
             (in_use_text(&holder, &place), "wait until it is done with the volume (as --wait does), or unmount it")
         }
-        Error::Shutdown => (Error::Shutdown.to_string(), "myriad stats says why while it is mounted, the daemon's log afterwards"),
+        Error::Shutdown => {
+            (Error::Shutdown.to_string(), "open it again: what was synced is there; see the host's log for the device's error")
+        }
         Error::Closed => (Error::Closed.to_string(), "open the volume again"),
     };
     Failure::new(place, what, next).into()

@@ -579,13 +579,21 @@ impl Drop for Image {
         let _ = match &self.made {
             _ if self.emptied => Ok(()),
             Some(path) => std::fs::remove_file(path),
-            None if self.length_before < self.end => self.file.set_len(self.length_before),
+            // A program that takes no lock may have written something there since.
+            None if self.length_before < self.end && !has_data_from(&self.file, self.length_before) => {
+                self.file.set_len(self.length_before)
+            }
             None => Ok(()),
         };
         // The device keeps the lock on its own bytes. What lies behind them is free for other volumes, at the latest once it is closed.
         let behind = LockRange { start: self.end, length: 0 };
         let _ = set_lock(&self.file, Path::new(""), behind, LockKind::Unlocked);
     }
+}
+
+/// Whether a file holds data from a byte on, as far as the host tells.
+fn has_data_from(file: &File, offset: u64) -> bool {
+    !matches!(rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)), Err(Errno::NXIO))
 }
 
 fn refuse_after(flush_failed: bool) -> io::Result<()> {

@@ -85,8 +85,8 @@ pub fn mounted_at(mount_point: &Path) -> std::io::Result<Option<Entry>> {
     Ok(mounts()?.into_iter().rfind(|entry| entry.mount_point == mount_point))
 }
 
-/// The mount with a device number and a source; a volume that is bound to several places is the oldest one's. The number alone does not say which: once a mount is
-/// gone, the kernel gives its number to the next one, while its daemon may still be closing the volume.
+/// The mount with a device number and a source; a volume that is bound to several places is the oldest one's. The number alone does
+/// not say which: once a mount is gone, the kernel gives its number to the next one, while its daemon may still be closing the volume.
 pub fn of(device: &str, source: &Path) -> std::io::Result<Option<Entry>> {
     Ok(mounts()?.into_iter().find(|entry| entry.is_ours() && entry.device == device && entry.source == source))
 }

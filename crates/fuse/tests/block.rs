@@ -122,8 +122,13 @@ fn closing_waits_for_who_is_at_work() {
         let Some(mount) = mounted_as(kind) else { continue };
         fs::write(mount.path("file"), b"not synced").unwrap();
         let file = mount.handle().fs().session(Cred::root()).open("file", OpenOptions::READ).unwrap();
+        let place = mount.root().canonicalize().unwrap();
         let at_work = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            while myriad_fuse::mounts::mounted_at(&place).unwrap().is_some() {
+                std::thread::yield_now();
+            }
+            // The volume is being closed now, or soon.
+            std::thread::sleep(std::time::Duration::from_millis(20));
             drop(file);
         });
         let mount = mount.remount(Options::default());

@@ -29,8 +29,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Salvage<'a> {
     pub repair: &'a Repair<'a>,
     pub record: &'a mut dyn FnMut(&[u8]),
-    /// Nodes claimed, where nodes are to be claimed.
-    pub nodes: Option<Vec<FsBlock>>,
+    /// Where nodes are to be claimed: for which inode, and those that were.
+    pub nodes: Option<(Ino, Vec<FsBlock>)>,
     pub damaged: bool,
     /// Nodes followed where none are claimed: each only once.
     pub followed: HashSet<FsBlock>,
@@ -41,9 +41,10 @@ impl Visitor for Salvage<'_> {
         let geometry = &self.repair.geometry;
         let ok = match &mut self.nodes {
             None => block.0 < geometry.block_count && self.followed.insert(block),
-            Some(nodes) => {
+            Some((ino, nodes)) => {
                 let ok = geometry.is_data_range(block, 1)
                     && geometry.ag_of(block).0 < self.repair.ag_used
+                    && !self.repair.is_anothers(*ino, block)
                     && self.repair.blocks.claim(block, 1).is_none();
                 if ok {
                     nodes.push(block);
@@ -179,7 +180,7 @@ impl Repair<'_> {
                 let mut salvage = Salvage {
                     repair: self,
                     record: &mut record,
-                    nodes: Some(Vec::new()),
+                    nodes: Some((ino, Vec::new())),
                     damaged: false,
                     followed: HashSet::new(),
                 };
@@ -189,7 +190,7 @@ impl Repair<'_> {
                     Map::None | Map::Inline(_) => unreachable!("matched above"),
                 }
                 let map_damaged = salvage.damaged;
-                nodes = salvage.nodes.unwrap_or_default();
+                nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
                 damaged |= map_damaged;
             }
             Err(_) => damaged = true,
@@ -231,7 +232,7 @@ impl Repair<'_> {
     fn leave_to_others(&self, ino: Ino, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
         let mut left: Vec<(FsBlock, u64)> = Vec::new();
         for (start, length) in runs {
-            if self.contested.first_in(start, length).is_none() {
+            if self.contested.first_in(start, length).is_none() || !self.geometry.has_table() {
                 left.push((start, length));
                 continue;
             }
@@ -248,7 +249,9 @@ impl Repair<'_> {
     /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or
     /// pointers, and each says whose.
     fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
-        if self.contested.first_in(block, 1).is_none() {
+        // Of other maps and inodes, no block says so.
+        let says_whose = self.geometry.has_table() && self.geometry.map == choices::Map::Blocks;
+        if !says_whose || self.contested.first_in(block, 1).is_none() {
             return false;
         }
         let mut buf = self.reader.new_buffer();

@@ -53,7 +53,7 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
         return Ok(());
     }
     let is_for_writing = wanted.iter().rfind(|word| matches!(**word, "ro" | "rw")) == Some(&"rw");
-    let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
+    let daemon = control::of_mount(&mount)?;
     if is_for_writing && daemon.as_ref().is_some_and(|daemon| daemon.status.read_only) {
         let what = "its daemon has the volume open for reading only";
         return Err(Failure::new(image_name(directory), what, "unmount it and mount it again").into());

@@ -224,7 +224,7 @@ fn check_free(image: &Path, mount_point: &Path) -> Result<()> {
     let mount = mounts::mounted_at(mount_point).at("/proc/self/mountinfo")?;
     let Some(mount) = mount.filter(mounts::Entry::is_ours) else { return Ok(()) };
     let place = image_name(mount_point);
-    let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
+    let daemon = control::of_mount(&mount)?;
     let who = daemon.map_or(String::new(), |daemon| format!(" by process {}", daemon.status.pid));
     let unmount = format!("unmount it with myriad umount {place}");
     if is_same_file(image, &mount.source) {

@@ -62,7 +62,7 @@ fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
     let path = real_path(target).at(&place)?;
     let daemon = match mounts::mounted_at(&path).at("/proc/self/mountinfo")?.filter(Entry::is_ours) {
         None => control::mount_of(&path)?,
-        Some(mount) => match control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device) {
+        Some(mount) => match control::of_mount(&mount)? {
             Some(daemon) => Some(daemon),
             None => {
                 return Err(Failure::new(place, "its daemon has gone, or is another user's", "mount it again").into());

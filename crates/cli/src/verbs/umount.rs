@@ -119,12 +119,11 @@ impl Umount {
                 let what = format!("not a Myriad volume but {} is mounted there", mount.fs_type);
                 return Err(Failure::new(image_name(target), what, "use umount(8)").into());
             }
-            let daemons = match control::all() {
+            let daemon = match control::of_mount(&mount) {
                 // Of one that does not answer nothing is expected.
-                Err(_) if self.lazy || self.force => Vec::new(),
-                daemons => daemons?,
+                Err(_) if self.lazy || self.force => None,
+                daemon => daemon?,
             };
-            let daemon = daemons.into_iter().find(|daemon| daemon.status.device == mount.device);
             return Ok((mount, daemon));
         }
         let mut mounts = Vec::new();

@@ -1,8 +1,8 @@
 //! Names, attributes and content of which the kernel cannot know what became of them.
 //!
 //! A request that changes something may be done in memory and fail afterwards: the host has no room to make it durable (with `sync`, with
-//! `dirsync`, or on a volume of order `sync`), a device fails, memory runs out while a removed file is freed, or its blocks are damaged. Its caller is told so. But an
-//! error says to the kernel that nothing has changed. It would go on to say that a file is there which was removed, that one is missing
+//! `dirsync`, or on a volume of order `sync`), a device fails, memory runs out while a removed file is freed, or its blocks are damaged.
+//! Its caller is told so. But an error says to the kernel that nothing has changed. It would go on to say that a file is there which was removed, that one is missing
 //! which was made, or that a file has the mode that it had, for as long as it was allowed to remember: a year; and to show what was there
 //! before a copy, a hole or a cut. So it is told to ask for these names and attributes again, and to read that content anew.
 //!

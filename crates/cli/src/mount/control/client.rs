@@ -224,6 +224,11 @@ pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
     Ok(None)
 }
 
+/// The daemon of a mount of ours, if it can be asked.
+pub fn of_mount(mount: &mounts::Entry) -> Result<Option<Daemon>> {
+    Ok(all()?.into_iter().find(|daemon| daemon.status.is_of(mount)))
+}
+
 /// The daemon that has a volume mounted: named by the directory or by its image. `None`: an image that none has.
 pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
     let path = real_path(target).at(image_name(target))?;
@@ -237,7 +242,7 @@ pub fn of_target(target: &Path) -> Result<Option<Daemon>> {
         Some(mount) if !mount.is_ours() => {
             Err(not_mounted(format!("not a Myriad volume but {} is mounted there", mount.fs_type)).into())
         }
-        Some(mount) => match all()?.into_iter().find(|daemon| daemon.status.is_of(&mount)) {
+        Some(mount) => match of_mount(&mount)? {
             Some(daemon) => Ok(Some(daemon)),
             None => {
                 let what = "its daemon does not answer, or is not yours to ask";
@@ -251,7 +256,7 @@ fn mounted_on(directory: &Path) -> Result<Option<Daemon>> {
     let path = real_path(directory).at(image_name(directory))?;
     let mount = mounts::mounted_at(&path).at("/proc/self/mountinfo")?;
     let Some(mount) = mount.filter(mounts::Entry::is_ours) else { return Ok(None) };
-    match all()?.into_iter().find(|daemon| daemon.status.is_of(&mount)) {
+    match of_mount(&mount)? {
         Some(daemon) => Ok(Some(daemon)),
         None => {
             let what = format!("{} is mounted there by a process that is not found", image_name(&mount.source));

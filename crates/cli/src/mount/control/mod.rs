@@ -22,7 +22,8 @@ mod protocol;
 mod server;
 
 pub use client::{
-    Daemon, all, await_closing, await_reply, inside_mount, mount_of, of_image, of_target, or_elsewhere, or_mounted,
+    Daemon, all, await_closing, await_reply, inside_mount, mount_of, of_image, of_mount, of_target, or_elsewhere,
+    or_mounted,
 };
 pub use protocol::{Request, Status};
 pub use server::{Listener, Mounted};

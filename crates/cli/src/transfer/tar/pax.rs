@@ -111,6 +111,32 @@ pub fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// The name of an attribute as GNU tar writes it into a key, which ends at the first `=`.
+pub fn key_encoded(name: &[u8]) -> Vec<u8> {
+    let encode = |&byte: &u8| match byte {
+        b'%' => b"%25".to_vec(),
+        b'=' => b"%3D".to_vec(),
+        byte => vec![byte],
+    };
+    name.iter().flat_map(encode).collect()
+}
+
+/// As [`key_encoded`] writes it; any other `%` is one.
+pub fn key_decoded(key: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(key.len());
+    let mut rest = key;
+    while let Some((&first, behind)) = rest.split_first() {
+        let (byte, behind) = match rest {
+            [b'%', b'2', b'5', behind @ ..] => (b'%', behind),
+            [b'%', b'3', b'D', behind @ ..] => (b'=', behind),
+            _ => (first, behind),
+        };
+        name.push(byte);
+        rest = behind;
+    }
+    name
+}
+
 /// As [`percent_decoded`] reads it.
 pub fn percent_encoded(bytes: &[u8]) -> Vec<u8> {
     let encode = |&byte: &u8| match byte {
@@ -219,6 +245,12 @@ mod tests {
         assert_eq!(percent_decoded(b"user.a%3Db%25"), Some(b"user.a=b%".to_vec()));
         assert_eq!(percent_encoded(b"user.a=b%"), b"user.a%3Db%25");
         assert_eq!(percent_decoded(b"a%3"), None);
+        for (name, key) in
+            [(&b"user.a=b%"[..], &b"user.a%3Db%25"[..]), (b"%3D=%", b"%253D%3D%25"), (b"plain", b"plain")]
+        {
+            assert_eq!((key_encoded(name), key_decoded(key)), (key.to_vec(), name.to_vec()));
+        }
+        assert_eq!(key_decoded(b"a%3d%2%"), b"a%3d%2%");
         for (text, bytes) in
             [("", ""), ("Zg", "f"), ("Zg==", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9v\nYmFy", "foobar")]
         {

@@ -523,7 +523,7 @@ impl Member {
     /// Takes in one record of an extended header. An empty value takes back what an earlier one said.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         if let Some(name) = key.strip_prefix(pax::XATTR) {
-            return self.add_xattr(name, value);
+            return self.add_xattr(&pax::key_decoded(name), value);
         }
         if let Some(name) = key.strip_prefix(pax::XATTR_ENCODED) {
             let name = pax::percent_decoded(name).ok_or("malformed name of an extended attribute")?;

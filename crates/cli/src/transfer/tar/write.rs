@@ -139,8 +139,9 @@ impl<W: Write> Writer<W> {
             match (name, acl::text(value)) {
                 (acl::ACCESS, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.access", text.as_bytes()),
                 (acl::DEFAULT, Some(text)) => pax::push(&mut self.records, b"SCHILY.acl.default", text.as_bytes()),
-                // A key ends at the first `=`.
-                _ if name.contains(&b'=') => {
+                // A key ends at the first `=`. GNU tar knows only the first of these, and libarchive believes the second.
+                _ if name.contains(&b'=') || name.contains(&b'%') => {
+                    pax::push(&mut self.records, &[pax::XATTR, &pax::key_encoded(name)].concat(), value);
                     let key = [pax::XATTR_ENCODED, &pax::percent_encoded(name)].concat();
                     pax::push(&mut self.records, &key, &pax::base64_encoded(value));
                 }

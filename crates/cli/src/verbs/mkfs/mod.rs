@@ -126,12 +126,20 @@ impl Mkfs {
             let explain = |error| device::explain_opening(error, name.clone());
             let prepared = Fs::prepare(&self.image, self.size, options).map_err(explain)?;
             self.refuse_to_overwrite(&name, &existing.look_again(&self.image, prepared.is_new())?)?;
+            if let (Some(place), Some((name, found))) = (&self.made.0.log_device, &log) {
+                self.refuse_to_overwrite(name, &found.look_again(place, false)?)?;
+            }
             prepared.make().map_err(explain)
         };
         if let Err(error) = make() {
             for (place, sectors) in erased {
-                // A volume that is not made shall cost nothing. If not even that can be written, the first error says it all.
-                let _ = FileDevice::open(place, Access::ReadWrite).map(|device| signatures::restore(&device, &sectors));
+                // A volume that is not made shall cost nothing, unless somebody else has the place by now. If not even that can be written,
+                // the first error says it all.
+                if let Ok(device) = FileDevice::open(place, Access::ReadWrite)
+                    && device.lock_exclusive().is_ok()
+                {
+                    let _ = signatures::restore(&device, &sectors);
+                }
             }
             return Err(self.too_large(&name, control::or_mounted(&self.image, error)));
         }

@@ -91,8 +91,7 @@ impl Stats {
                 None => control::mount_of(&path),
             };
         };
-        let daemon = control::all()?.into_iter().find(|daemon| daemon.status.device == mount.device);
-        match daemon {
+        match control::of_mount(&mount)? {
             Some(daemon) => Ok(Some(daemon)),
             None => Err(Failure::new(place, "its daemon has gone, or is another user's", "mount it again").into()),
         }
