@@ -580,7 +580,7 @@ impl Drop for Image {
             _ if self.emptied => Ok(()),
             Some(path) => std::fs::remove_file(path),
             // A program that takes no lock may have written something there since.
-            None if self.length_before < self.end && !has_data_from(&self.file, self.length_before) => {
+            None if self.length_before < self.end && !has_data_behind(&self.file, self.length_before) => {
                 self.file.set_len(self.length_before)
             }
             None => Ok(()),
@@ -591,9 +591,11 @@ impl Drop for Image {
     }
 }
 
-/// Whether a file holds data from a byte on, as far as the host tells.
-fn has_data_from(file: &File, offset: u64) -> bool {
-    !matches!(rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)), Err(Errno::NXIO))
+/// Whether a file holds data behind the host's block in which a byte lies, as far as the host tells.
+fn has_data_behind(file: &File, offset: u64) -> bool {
+    const BLOCK_MAX: u64 = 64 << 10;
+    let behind = rustix::fs::SeekFrom::Data(offset.next_multiple_of(BLOCK_MAX));
+    !matches!(rustix::fs::seek(file, behind), Err(Errno::NXIO))
 }
 
 fn refuse_after(flush_failed: bool) -> io::Result<()> {

@@ -15,7 +15,7 @@ use crate::transfer::batch::{
 };
 use crate::transfer::path::{self, PATH_MAX};
 use myriad_engine::{FileType, Time};
-use myriad_format::xattr;
+use myriad_format::xattr::{self, AttrIter};
 use std::io::{BufReader, Read};
 use std::mem;
 
@@ -589,6 +589,13 @@ impl Member {
         }
         if value.len() > xattr::VALUE_MAX || self.xattrs.len() + name.len() + value.len() + 5 > xattr::LIST_MAX {
             return Err("an extended attribute of more than 64 KiB, or all of more than 1 MiB".into());
+        }
+        // The last one of a name counts; of two records for one attribute, too.
+        if AttrIter::new(&self.xattrs).flatten().any(|(other, _)| other == name) {
+            let mut others = Vec::with_capacity(self.xattrs.len());
+            let all = AttrIter::new(&self.xattrs).flatten();
+            all.filter(|(other, _)| *other != name).for_each(|(other, value)| xattr::push(&mut others, other, value));
+            self.xattrs = others;
         }
         xattr::push(&mut self.xattrs, name, value);
         Ok(())
