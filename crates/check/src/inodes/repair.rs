@@ -232,7 +232,7 @@ impl Repair<'_> {
     fn leave_to_others(&self, ino: Ino, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
         let mut left: Vec<(FsBlock, u64)> = Vec::new();
         for (start, length) in runs {
-            if self.contested.first_in(start, length).is_none() || !self.geometry.has_table() {
+            if self.contested.first_in(start, length).is_none() || !self.blocks_say_whose() {
                 left.push((start, length));
                 continue;
             }
@@ -246,12 +246,15 @@ impl Repair<'_> {
         left
     }
 
+    /// Whether blocks of directories and maps say whose they are, in units: with a table of inodes and maps of pointers.
+    fn blocks_say_whose(&self) -> bool {
+        self.geometry.has_table() && self.geometry.map == choices::Map::Blocks
+    }
+
     /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or
     /// pointers, and each says whose.
     fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
-        // Of other maps and inodes, no block says so.
-        let says_whose = self.geometry.has_table() && self.geometry.map == choices::Map::Blocks;
-        if !says_whose || self.contested.first_in(block, 1).is_none() {
+        if !self.blocks_say_whose() || self.contested.first_in(block, 1).is_none() {
             return false;
         }
         let mut buf = self.reader.new_buffer();

@@ -83,7 +83,7 @@ impl Cache {
 
     /// Whether there are enough free frames, whatever directories have of the others.
     pub fn has_free_frames(&self) -> bool {
-        self.free_frames() > self.reserve
+        self.spare_frames() > 0
     }
 
     /// Free frames that operations already inside the gate do not need.

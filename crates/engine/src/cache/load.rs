@@ -158,19 +158,24 @@ mod tests {
     use myriad_format::superblock::state;
     use std::sync::Arc;
 
+    /// A device that lost power after each of these files was made and committed. What is new goes home with its commit; what changes in it later
+    /// is in the log.
+    fn crashed(names: &[&str]) -> MemoryDevice {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let volume = testing::volume(device.clone());
+        volume.write_superblock(state::IN_USE).unwrap();
+        for name in names {
+            testing::new_file(&volume, name.as_bytes());
+            volume.commit_now().unwrap();
+        }
+        device.clone_image()
+    }
+
     /// Who took a block for one of another kind was refused, as he should be, and what the log had for it was gone: the next
     /// one read, and built upon, what was home.
     #[test]
     fn a_look_that_fails_takes_nothing_from_the_log() {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let volume = testing::volume(device.clone());
-        volume.write_superblock(state::IN_USE).unwrap();
-        // What is new goes home with its commit; what changes in it later is in the log.
-        for name in ["a", "b"] {
-            testing::new_file(&volume, name.as_bytes());
-            volume.commit_now().unwrap();
-        }
-        let volume = testing::open(Arc::new(device.clone_image()));
+        let volume = testing::open(Arc::new(crashed(&["a", "b"])));
         let cache = &volume.cache;
         let logged = || -> Vec<FsBlock> { cache.overlay.read().blocks().map(|(block, _)| block).collect() };
         let before = logged();
@@ -188,14 +193,7 @@ mod tests {
     /// Without frames for it, what the log has stays in the overlay, and the volume is not taken for settled.
     #[test]
     fn without_frames_the_overlay_stays() {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let volume = testing::volume(device.clone());
-        volume.write_superblock(state::IN_USE).unwrap();
-        for name in ["a", "b"] {
-            testing::new_file(&volume, name.as_bytes());
-            volume.commit_now().unwrap();
-        }
-        let volume = testing::open(Arc::new(device.clone_image()));
+        let volume = testing::open(Arc::new(crashed(&["a", "b"])));
         let cache = &volume.cache;
         // A checkpoint itself looks at some blocks.
         volume.commit_now().unwrap();
@@ -219,16 +217,9 @@ mod tests {
     fn a_block_that_is_freed_while_it_is_fetched_is_no_damage() {
         use crate::schedule;
         use myriad_device::BlockDevice;
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let volume = testing::volume(device.clone());
-        volume.write_superblock(state::IN_USE).unwrap();
-        for name in ["a", "b", "c"] {
-            testing::new_file(&volume, name.as_bytes());
-            volume.commit_now().unwrap();
-        }
-        let crashed = device.clone_image();
+        let crashed = crashed(&["a", "b", "c"]);
         let logged: Vec<FsBlock> = {
-            let volume = testing::open(Arc::new(device.clone_image()));
+            let volume = testing::open(Arc::new(crashed.clone_image()));
             volume.cache.overlay.read().blocks().map(|(block, _)| block).filter(|block| block.0 > 0).collect()
         };
         assert!(!logged.is_empty());
