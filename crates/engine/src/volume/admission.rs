@@ -16,6 +16,7 @@ use crate::cache::{LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::order::{Look, Txn};
+use crate::schedule;
 use myriad_format::group::RESERVE_MAX;
 use std::sync::atomic::Ordering;
 
@@ -34,8 +35,9 @@ const PLENTY: i64 = 16_384;
 /// On a volume with fragments: with fewer blocks than this to spare, one block is taken from a part wherever there is one, before a whole
 /// block is broken for it. More than all threads that look at the same time can break.
 const BREAKING_MIN: i64 = 1024;
-/// Checkpoints that one thread waits for while it wants space.
+/// Checkpoints that one thread waits for while it wants space, and those of them one after another that may bring nothing.
 const FIND_ROUNDS: usize = 1000;
+const VAIN_ROUNDS: usize = 8;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
@@ -226,26 +228,32 @@ impl Volume {
         }
     }
 
-    /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come. Others may take at once what comes; one
-    /// that never ends freeing and taking is not waited for without end.
+    /// Waits for freed blocks to become free for others, until there are `blocks` to spare or no more come. Others may take at once what comes:
+    /// as long as some wait, so does the caller, but not without end for one that never ends freeing and taking.
     #[cold]
     fn find_space(&self, blocks: u64, share: Share) -> Result<()> {
+        let mut in_vain = 0;
         for _ in 0..FIND_ROUNDS {
             let before = self.totals.ready_blocks.load(Ordering::Relaxed);
             self.commit_now()?;
-            let waiting = {
-                let mut checkpointer = self.checkpointer.lock();
-                let before = checkpointer.released_blocks();
-                checkpointer.release_now(self)?;
-                // Each time some of them, or none for lack of frames.
-                before > checkpointer.released_blocks() && checkpointer.released_blocks() > 0
-            };
-            let after = self.totals.ready_blocks.load(Ordering::Relaxed);
-            if after <= before && !waiting || self.spare_blocks(share) >= blocks as i64 {
+            self.checkpointer.lock().release_now(self)?;
+            schedule::pause();
+            let has_come = self.totals.ready_blocks.load(Ordering::Relaxed) > before;
+            in_vain = if has_come { 0 } else { in_vain + 1 };
+            let is_end = !has_come && !self.has_freed_waiting() || in_vain == VAIN_ROUNDS;
+            if is_end || self.spare_blocks(share) >= blocks as i64 {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether blocks that were freed wait for a checkpoint, or for frames, before anybody may take them.
+    fn has_freed_waiting(&self) -> bool {
+        let in_limbo = !self.epoch.freed.lock().limbo.is_empty();
+        // A round takes what waits out of its place while it begins.
+        let checkpointer = self.checkpointer.lock();
+        in_limbo || checkpointer.released_blocks() > 0 || self.soft.as_ref().is_some_and(|soft| soft.has_freed())
     }
 
     /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.

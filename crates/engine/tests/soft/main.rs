@@ -5,6 +5,7 @@ mod background;
 mod exchange;
 #[path = "../recorded/mod.rs"]
 mod recorded;
+mod shown;
 #[path = "../../../check/tests/common/worn.rs"]
 mod worn;
 
@@ -769,4 +770,34 @@ fn a_listing_does_not_end_where_second_names_are() {
             }
         }
     });
+}
+
+/// A commit of many rounds keeps others out from some round on, and ended without giving back what the last rounds had freed. On a full volume, who
+/// wanted space was told that there is none, while 500 blocks waited.
+#[test]
+fn what_the_last_rounds_free_is_there_at_once() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    // Directories that move into each other: each waits for the one that it moves into.
+    let dirs: Vec<String> = (0..12).map(|i| format!("d{i}")).collect();
+    dirs.iter().for_each(|dir| session.mkdir(dir, 0o755).map(drop).unwrap());
+    let big = format!("{}/big", dirs.last().unwrap());
+    session.write(&big, vec![b'x'; 500 << 10]).unwrap();
+    ["small", "new"].iter().for_each(|name| session.write(name, vec![b'x'; 40 << 10]).unwrap());
+    let rest = session.open("rest", OpenOptions::CREATE).unwrap();
+    let mut end = 0;
+    while let Ok(written @ 1..) = rest.write_at(&[b'x'; 16 << 10], end) {
+        end += written as u64;
+    }
+    session.unlink("small").unwrap();
+    volume.fs.sync().unwrap();
+    let mut path = dirs[0].clone();
+    for dir in &dirs[1..] {
+        path = format!("{path}/{dir}");
+        session.rename(dir, &path, RenameMode::Replace).unwrap();
+    }
+    session.rename("new", &format!("{path}/big"), RenameMode::Replace).unwrap();
+    let free = volume.fs.statfs().unwrap().free_blocks;
+    session.write("last", vec![b'y'; 200 << 10]).unwrap_or_else(|error| panic!("{free} blocks: {error}"));
 }

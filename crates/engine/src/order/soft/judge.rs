@@ -10,7 +10,7 @@
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
-//! size of a file           its last block lasts, where it ends inside one; no pointer of the inode has to stay that leads to an old block
+//! size of a file           its last block lasts, where it ends inside one; nothing that lasts leads to a block that the file has given up
 //! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
 //! size of a directory      all its blocks are mapped
 //! ```
@@ -27,12 +27,14 @@ use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
 use myriad_format::exchange::ExchangedName;
+use myriad_format::fork::AttributeRoot;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFLNK};
 use myriad_format::pointers::{self, BLOCK, Pointer, RawPointer};
 use myriad_format::superblock::Superblock;
 use myriad_format::table::{DIRECT, INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
+use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{AgBlock, BlockKind, FileBlock, FsBlock, Geometry, Ino};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -82,9 +84,11 @@ pub(super) struct Judge<'a> {
     /// How many new names of an inode this round shows, and how many of new subdirectories of a directory.
     shown_names: HashMap<u64, u32>,
     shown_subdirectories: HashMap<u64, u32>,
-    /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are.
+    /// Inodes with attributes in blocks that are new, and those with blocks of pointers that do not last as they are; of these, those whose blocks
+    /// of pointers still lead, as they last, to blocks that the inode has given up.
     new_attributes: HashSet<u64>,
     open_maps: HashSet<u64>,
+    old_maps: HashSet<u64>,
     /// Groups of whose table blocks are new, and whether blocks of groups are that make groups.
     new_tables: HashSet<u32>,
     has_new_groups: bool,
@@ -107,6 +111,7 @@ impl<'a> Judge<'a> {
             shown_subdirectories: HashMap::new(),
             new_attributes: HashSet::new(),
             open_maps: HashSet::new(),
+            old_maps: HashSet::new(),
             new_tables: HashSet::new(),
             has_new_groups: false,
             exchange: None,
@@ -160,13 +165,44 @@ impl<'a> Judge<'a> {
     fn gather(&mut self, block: u64, shadow: &Shadow) {
         match shadow.kind {
             BlockKind::Attributes if shadow.is_new => drop(self.new_attributes.insert(shadow.owner)),
-            BlockKind::Pointers => drop(self.open_maps.insert(shadow.owner)),
+            BlockKind::Pointers => {
+                self.open_maps.insert(shadow.owner);
+                if self.leads_to_old(shadow) {
+                    self.old_maps.insert(shadow.owner);
+                }
+            }
             BlockKind::InodeTable if shadow.is_new => {
                 self.new_tables.insert(self.geometry.ag_of(FsBlock(block)).0);
             }
             BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => self.has_new_groups |= shadow.is_new,
             _ => {}
         }
+    }
+
+    /// Whether a block of pointers, as it lasts, leads to a block that is not there any more.
+    fn leads_to_old(&self, shadow: &Shadow) -> bool {
+        if shadow.is_new {
+            return false;
+        }
+        let frame = self.frame(shadow);
+        let mut leads = false;
+        for number in shadow.lasting.units() {
+            let unit = &frame[number * UNIT_SIZE..][..UNIT_SIZE];
+            let lasting = shadow.lasting.unit(number, unit);
+            facts::between(shadow.kind, Some(&lasting), unit, &mut |fact| {
+                leads |= matches!(fact, Fact::Pointer { old, new, .. } if self.gives_up(old, new));
+            });
+        }
+        leads
+    }
+
+    /// Whether a pointer led to content that it does not lead to any more.
+    fn gives_up(&self, old: u64, new: u64) -> bool {
+        let ((start, length), (start_now, length_now)) =
+            (Pointer::run_of(old, &self.geometry), Pointer::run_of(new, &self.geometry));
+        let is_kept =
+            |index| new != 0 && start == start_now && index < length_now && !Pointer::is_unwritten(new, index);
+        old != 0 && (0..length).any(|index| !Pointer::is_unwritten(old, index) && !is_kept(index))
     }
 
     fn names(&self, ino: Ino) -> Pending {
@@ -261,13 +297,20 @@ impl<'a> Judge<'a> {
         self.is_taken(ag.0, self.geometry.block_bitmap_start(ag), self.geometry.ag_block_of(block).0)
     }
 
-    /// Whether the blocks that an inode's attributes lie in last as taken.
-    fn are_attributes_taken(&self, inode: &RawInode) -> bool {
-        let root = inode.attribute_root().filter(|_| !planted(Bug::SoftAttributesLate));
-        root.is_none_or(|root| {
-            let is_ours = self.geometry.is_data_range(root.block, u64::from(root.count));
-            is_ours && (0..u64::from(root.count)).all(|index| self.is_block_taken(root.block.offset_by(index)))
-        })
+    /// Whether the blocks that an inode's attributes lie in last as taken. They are a chain, and lie anywhere.
+    fn are_attributes_taken(&self, inode: &RawInode) -> Result<bool> {
+        let Some(AttributeRoot { mut block, count }) = inode.attribute_root() else { return Ok(true) };
+        for _ in 0..count {
+            if planted(Bug::SoftAttributesLate) {
+                break;
+            }
+            if !self.geometry.is_data_range(block, 1) || !self.is_block_taken(block) {
+                return Ok(false);
+            }
+            let next = |bytes: &[u8]| FsBlock(AttrBlockHeader::read(bytes).next.get());
+            block = self.look.read(block, BlockKind::Attributes, next)?;
+        }
+        Ok(true)
     }
 
     /// Whether what a pointer leads to lasts.
@@ -597,8 +640,8 @@ impl Judge<'_> {
             }
             return Ok(());
         }
-        let is = *inode.raw();
-        if is.mode.get() == 0 {
+        let is = inode.shown();
+        if !is.is_used() {
             return Ok(());
         }
         let is_unsafe =
@@ -610,11 +653,14 @@ impl Judge<'_> {
             inode.undo(born);
             return Ok(());
         }
-        let keeps_old_block = unsafe_pointers.iter().any(|fact| matches!(fact, Fact::Pointer { old, .. } if *old != 0));
-        let is_edge_hidden = self.hide_open_edge(&mut inode, keeps_old_block)?;
-        let are_attributes_hidden = self.hide_attributes(&mut inode, &is);
+        let are_attributes_hidden = self.hide_attributes(&mut inode, &is)?;
+        // What the inode's own pointers lead to changes together with its size, unless they have to stay.
+        let keeps_old_block = are_attributes_hidden
+            || self.old_maps.contains(&inode.ino.0)
+            || unsafe_pointers.iter().any(|fact| matches!(fact, Fact::Pointer { old, .. } if *old != 0));
+        let is_size_hidden = self.hide_size(&mut inode, &is, keeps_old_block)?;
         // Otherwise all its pointers are as they last.
-        if !is_edge_hidden && !are_attributes_hidden {
+        if !is_size_hidden && !are_attributes_hidden {
             unsafe_pointers.into_iter().for_each(|fact| inode.undo(fact));
         }
         self.judge_identity(&mut inode)?;
@@ -625,9 +671,9 @@ impl Judge<'_> {
     }
 
     /// Whether the attributes that an inode has show, given the inode as it is.
-    fn may_have_attributes(&self, ino: Ino, is: &RawInode) -> bool {
+    fn may_have_attributes(&self, ino: Ino, is: &RawInode) -> Result<bool> {
         let is_known = self.has_features && self.are_groups_made;
-        is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(is)
+        Ok(is_known && !self.new_attributes.contains(&ino.0) && self.are_attributes_taken(is)?)
     }
 
     /// Whether an inode may begin.
@@ -642,18 +688,17 @@ impl Judge<'_> {
         // A link without its target, and a file without its ACL, are no links and files.
         let raw = inode.raw();
         let is_whole = (raw.file_type() != S_IFLNK || !has_unsafe_pointers)
-            && (raw.attribute_root().is_none() || self.may_have_attributes(inode.ino, raw));
+            && (raw.attribute_root().is_none() || self.may_have_attributes(inode.ino, raw)?);
         Ok(is_whole
             && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
             && self.geometry.ag_block_of(place).0 < end)
     }
 
     /// Shows size and pointers of a file as they last, if it was cut or grew inside a block that does not last as it is, or was cut and written
-    /// again and `keeps_old_block`: no new size shows over old blocks. Whether it was.
-    fn hide_open_edge(&self, inode: &mut InodeUnit<'_>, keeps_old_block: bool) -> Result<bool> {
+    /// again and `keeps_old_block`: no new size shows over old blocks. Whether it was. `is`: the inode as it is.
+    fn hide_size(&self, inode: &mut InodeUnit<'_>, is: &Inode, keeps_old_block: bool) -> Result<bool> {
         let Some(was) = inode.lasting() else { return Ok(false) };
-        let is = inode.shown();
-        let must_hide = keeps_old_block && Self::is_resized(&was, &is) || self.is_edge_open(&was, &is)?;
+        let must_hide = keeps_old_block && Self::is_resized(&was, is) || self.is_edge_open(&was, is)?;
         if !must_hide {
             return Ok(false);
         }
@@ -663,9 +708,12 @@ impl Judge<'_> {
     }
 
     /// Shows attributes and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is.
-    fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &RawInode) -> bool {
+    fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &Inode) -> Result<bool> {
         let attributes = inode.part(|part| *part == Part::Attributes);
-        let hidden = attributes.filter(|_| !self.may_have_attributes(inode.ino, is));
+        let hidden = match attributes {
+            Some(attributes) if !self.may_have_attributes(inode.ino, is.raw())? => Some(attributes),
+            _ => None,
+        };
         if let Some(attributes) = hidden {
             inode.undo(attributes);
         }
@@ -674,7 +722,7 @@ impl Judge<'_> {
         {
             inode.undo(guards);
         }
-        hidden.is_some()
+        Ok(hidden.is_some())
     }
 
     fn judge_identity(&self, inode: &mut InodeUnit<'_>) -> Result<()> {

@@ -443,6 +443,11 @@ impl Soft {
         self.state.lock().is_clean()
     }
 
+    /// Whether something that was freed waits until nothing that lasts points to it.
+    pub fn has_freed(&self) -> bool {
+        !self.state.lock().freed.is_empty()
+    }
+
     /// Dependencies by kind, and the memory that is held for them.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.census.lock().counters();

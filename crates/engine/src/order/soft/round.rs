@@ -107,6 +107,10 @@ impl Checkpointer {
                     Goal::Returned => self.returned = durable,
                     Goal::Files(_) | Goal::Due(_) => {}
                 }
+                if goal == Goal::All && !is_open {
+                    // Whoever commits for want of space finds what was freed.
+                    self.give_back(volume)?;
+                }
                 return Ok(());
             }
             if is_empty && matches!(goal, Goal::Files(_)) {
