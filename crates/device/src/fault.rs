@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::error::of_flush;
-use crate::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
+use crate::{BlockDevice, ReadRequest, WriteRequest};
 
 /// What disks write as one: a short or corrupted request is so by whole sectors.
 const SECTOR_SIZE: usize = 512;
@@ -241,13 +241,7 @@ impl<D: BlockDevice> FaultDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
+    crate::pass_on!(inner: size, alignment, discards, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.serve_read(self.strike(FaultOp::Read), offset, buf)
@@ -297,14 +291,6 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.refuse(FaultOp::Discard).unwrap_or_else(|| self.inner.discard(offset, length))
-    }
-
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

@@ -194,6 +194,64 @@ impl Counters {
     }
 }
 
+/// Methods of a [`BlockDevice`] in which it does nothing of its own: each is that of the device in the field named first.
+///
+/// `pass_on!(inner: size, alignment, discards, counters);`
+#[macro_export]
+macro_rules! pass_on {
+    ($inner:ident: $($method:ident),+) => {$($crate::pass_on!(@$method $inner);)+};
+    (@size $inner:ident) => {
+        fn size(&self) -> u64 {
+            self.$inner.size()
+        }
+    };
+    (@alignment $inner:ident) => {
+        fn alignment(&self) -> usize {
+            self.$inner.alignment()
+        }
+    };
+    (@read $inner:ident) => {
+        fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+            self.$inner.read(offset, buf)
+        }
+    };
+    (@write $inner:ident) => {
+        fn write(&self, offset: u64, buf: &[u8]) -> std::io::Result<()> {
+            self.$inner.write(offset, buf)
+        }
+    };
+    (@write_many $inner:ident) => {
+        fn write_many(&self, writes: &[$crate::WriteRequest<'_>]) -> std::io::Result<()> {
+            self.$inner.write_many(writes)
+        }
+    };
+    (@read_many $inner:ident) => {
+        fn read_many(&self, reads: &mut [$crate::ReadRequest<'_>]) -> std::io::Result<()> {
+            self.$inner.read_many(reads)
+        }
+    };
+    (@flush $inner:ident) => {
+        fn flush(&self) -> std::io::Result<()> {
+            self.$inner.flush()
+        }
+    };
+    (@discard $inner:ident) => {
+        fn discard(&self, offset: u64, length: u64) -> std::io::Result<()> {
+            self.$inner.discard(offset, length)
+        }
+    };
+    (@discards $inner:ident) => {
+        fn discards(&self) -> $crate::Discards {
+            self.$inner.discards()
+        }
+    };
+    (@counters $inner:ident) => {
+        fn counters(&self) -> $crate::DeviceCounters {
+            self.$inner.counters()
+        }
+    };
+}
+
 /// A pointer to a device is a device, so that wrappers can own, share or borrow what they wrap.
 macro_rules! forward_to_pointee {
     ($($pointer:ty),*) => {$(

@@ -24,7 +24,7 @@
 //! Not here: which blocks a reader will ask for, and so need an image.
 
 use crate::block_set::BlockSet;
-use crate::{BlockDevice, DeviceCounters, Discards};
+use crate::{BlockDevice, Discards};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -324,13 +324,7 @@ impl View {
 }
 
 impl BlockDevice for View {
-    fn size(&self) -> u64 {
-        self.base.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.base.alignment()
-    }
+    crate::pass_on!(base: size, alignment, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.base.read(offset, buf)?;
@@ -352,10 +346,6 @@ impl BlockDevice for View {
 
     fn discards(&self) -> Discards {
         Discards::Never
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.base.counters()
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{BlockDevice, DeviceCounters, Discards, FaultOp, ReadRequest, WriteRequest};
+use crate::{BlockDevice, FaultOp, ReadRequest, WriteRequest};
 
 /// Wraps a device and holds back one chosen request, and with it the thread that asked, until it is told to go on.
 ///
@@ -93,13 +93,7 @@ impl<D: BlockDevice> PausingDevice<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for PausingDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
+    crate::pass_on!(inner: size, alignment, discards, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.pass(FaultOp::Read, 1);
@@ -135,14 +129,6 @@ impl<D: BlockDevice> BlockDevice for PausingDevice<D> {
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.pass(FaultOp::Discard, 1);
         self.inner.discard(offset, length)
-    }
-
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
+use crate::{BlockDevice, WriteRequest};
 
 /// One thing done to a device. Offsets and lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,17 +97,7 @@ fn events(trace: Vec<Timed>) -> Vec<Event> {
 }
 
 impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, buf)
-    }
+    crate::pass_on!(inner: size, alignment, read, read_many, discards, counters);
 
     fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
         self.record(|inner| inner.write(offset, buf), [Event::Write { offset, bytes: buf.into() }])
@@ -122,10 +112,6 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
         Ok(())
     }
 
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) -> io::Result<()> {
-        self.inner.read_many(reads)
-    }
-
     fn flush(&self) -> io::Result<()> {
         self.record(D::flush, [Event::Flush])
     }
@@ -137,14 +123,6 @@ impl<D: BlockDevice> BlockDevice for RecordingDevice<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.record(|inner| inner.discard(offset, length), [Event::Discard { offset, length }])
-    }
-
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Free space that goes back to the host: by itself, and when it is asked for.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
+use myriad_device::{BlockDevice, Discards, MemoryDevice};
 use myriad_engine::{AllocateMode, Cred, Discard, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
 use myriad_trials::verdict::check_silent;
 use std::fs::File;
@@ -229,21 +229,8 @@ struct Host {
 }
 
 impl BlockDevice for Host {
-    fn size(&self) -> u64 {
-        self.memory.size()
-    }
-    fn alignment(&self) -> usize {
-        self.memory.alignment()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.memory.read(offset, buf)
-    }
-    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.memory.write(offset, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.memory.flush()
-    }
+    myriad_device::pass_on!(memory: size, alignment, read, write, flush, counters);
+
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         if self.discards == Discards::Never {
             return Ok(());
@@ -253,9 +240,6 @@ impl BlockDevice for Host {
     }
     fn discards(&self) -> Discards {
         self.discards
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.memory.counters()
     }
 }
 

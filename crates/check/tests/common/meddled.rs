@@ -22,12 +22,8 @@ pub fn meddled<F: FnMut() + Send + 'static>(
 }
 
 impl<F: FnMut() + Send> BlockDevice for Meddled<F> {
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-    fn alignment(&self) -> usize {
-        self.device.alignment()
-    }
+    myriad_device::pass_on!(device: size, alignment, counters);
+
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.reads.fetch_add(1, Relaxed) % self.every == self.every - 1 {
             (self.meddle.lock().unwrap())();
@@ -45,8 +41,5 @@ impl<F: FnMut() + Send> BlockDevice for Meddled<F> {
     }
     fn discards(&self) -> Discards {
         Discards::Never
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
     }
 }

@@ -1,6 +1,6 @@
 //! A medium with places that cannot be read.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
+use myriad_device::{BlockDevice, MemoryDevice};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -20,13 +20,7 @@ impl Worn {
 }
 
 impl BlockDevice for Worn {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
+    myriad_device::pass_on!(inner: size, alignment, flush, discard, discards, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let end = offset + buf.len() as u64;
@@ -41,21 +35,5 @@ impl BlockDevice for Worn {
         let end = offset + buf.len() as u64;
         self.bad.lock().unwrap().retain(|bad| bad.start < offset || bad.end > end);
         self.inner.write(offset, buf)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }

@@ -1,7 +1,7 @@
 //! A device that passes requests on to another one, keeps count of how far apart they lie, and can ask a model how long they take.
 
 use super::{Model, Request};
-use myriad_device::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
+use myriad_device::{BlockDevice, ReadRequest, WriteRequest};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -156,13 +156,7 @@ impl<D: BlockDevice> Traced<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Traced<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
+    myriad_device::pass_on!(inner: size, alignment, discard, discards, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.served(&[Request::read(offset, buf.len() as u64)], |inner| inner.read(offset, buf))
@@ -194,18 +188,6 @@ impl<D: BlockDevice> BlockDevice for Traced<D> {
         self.served(&[Request::write(offset, buf.len() as u64)], |inner| inner.write_durable(offset, buf))?;
         self.flushed();
         Ok(())
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 

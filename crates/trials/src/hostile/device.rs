@@ -1,6 +1,6 @@
 //! A device that counts and watches: what a volume asks of it is bounded, and what it may not do is noted.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice};
+use myriad_device::{BlockDevice, MemoryDevice};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -73,13 +73,7 @@ impl Watched {
 }
 
 impl BlockDevice for Watched {
-    fn size(&self) -> u64 {
-        self.image.size()
-    }
-
-    fn alignment(&self) -> usize {
-        self.image.alignment()
-    }
+    myriad_device::pass_on!(image: size, alignment, discards, counters);
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.count()?;
@@ -99,14 +93,6 @@ impl BlockDevice for Watched {
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.changes(offset, length)?;
         self.image.discard(offset, length)
-    }
-
-    fn discards(&self) -> Discards {
-        self.image.discards()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.image.counters()
     }
 }
 

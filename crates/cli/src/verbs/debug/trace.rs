@@ -1,6 +1,6 @@
 //! A device that notes what is read from it.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards, ReadRequest, WriteRequest};
+use myriad_device::{BlockDevice, ReadRequest};
 use myriad_format::BlockKind;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,12 +40,8 @@ impl<D: BlockDevice> Trace<D> {
 }
 
 impl<D: BlockDevice> BlockDevice for Trace<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn alignment(&self) -> usize {
-        self.inner.alignment()
-    }
+    myriad_device::pass_on!(inner: size, alignment, write, write_many, flush, discard, discards, counters);
+
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.inner.read(offset, buf)?;
         self.note(offset, buf);
@@ -57,23 +53,5 @@ impl<D: BlockDevice> BlockDevice for Trace<D> {
             self.note(request.offset, request.buf);
         }
         Ok(())
-    }
-    fn write(&self, offset: u64, buf: &[u8]) -> io::Result<()> {
-        self.inner.write(offset, buf)
-    }
-    fn write_many(&self, writes: &[WriteRequest<'_>]) -> io::Result<()> {
-        self.inner.write_many(writes)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.inner.discard(offset, length)
-    }
-    fn discards(&self) -> Discards {
-        self.inner.discards()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }

@@ -1,6 +1,6 @@
 //! What the volume of a meeting lies on.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards, MemoryDevice, OverlayDevice, WriteRequest};
+use myriad_device::{BlockDevice, MemoryDevice, OverlayDevice, WriteRequest};
 use myriad_engine::schedule;
 use parking_lot::Mutex;
 use std::io;
@@ -26,12 +26,8 @@ impl Medium {
 }
 
 impl BlockDevice for Medium {
-    fn size(&self) -> u64 {
-        self.now.size()
-    }
-    fn alignment(&self) -> usize {
-        self.now.alignment()
-    }
+    myriad_device::pass_on!(now: size, alignment, discards, counters);
+
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         schedule::pause();
         self.now.read(offset, buf)
@@ -53,11 +49,5 @@ impl BlockDevice for Medium {
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         schedule::pause();
         self.now.discard(offset, length)
-    }
-    fn discards(&self) -> Discards {
-        self.now.discards()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.now.counters()
     }
 }
