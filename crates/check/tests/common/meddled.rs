@@ -1,6 +1,6 @@
 //! A device at which somebody else does something while it is looked at.
 
-use myriad_device::{BlockDevice, DeviceCounters, Discards};
+use myriad_device::{BlockDevice, Discards};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
