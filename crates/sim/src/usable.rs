@@ -306,7 +306,6 @@ mod tests {
     /// Two files with further names exchange two of them: with one of the two early no file is lost, and still it is wrong.
     #[test]
     fn of_an_exchange_both_names_show_or_neither() {
-        let mut history = History::new(Model::new(0), 0);
         let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
         let link = |source: &[u8], target: &[u8]| Op::Link { source: source.into(), target: target.into() };
         let ops = [
@@ -317,9 +316,7 @@ mod tests {
             Op::Sync,
             Op::Rename { source: b"a".to_vec(), target: b"b".to_vec(), how: RenameHow::Exchange },
         ];
-        for (index, op) in ops.into_iter().enumerate() {
-            history.apply(&Step { cred: 0, op }, index + 1).unwrap();
-        }
+        let history = history(ops);
         let [a, b] = [b"a2", b"b2"].map(|name| history.model().find_exact(name).unwrap());
         for (names, is_allowed) in [([a, b], true), ([b, a], true), ([a, a], false), ([b, b], false)] {
             let mut tree = history.model().tree();
