@@ -75,6 +75,7 @@ bugs! {
     SyncEpochOff "sync-epoch-off" "Order sync: an operation waits for the epoch before its own.";
     SyncRenameForgotten "sync-rename-forgotten" "Order sync: a rename returns before it is durable.";
     SyncAttributesForgotten "sync-attributes-forgotten" "Order sync: a change of attributes returns before it is durable.";
+    SyncXattrsForgotten "sync-xattrs-forgotten" "Order sync: a change of extended attributes returns before it is durable.";
     SyncDataForgotten "sync-data-forgotten" "Order sync with syncmode=all: a write returns before its data has blocks.";
     SyncRemovalForgotten "sync-removal-forgotten" "Order sync: the removal of a name returns before it is durable.";
     SyncOneRound "sync-one-round" "Order sync: an operation makes one round, whatever is still undone.";

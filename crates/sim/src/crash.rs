@@ -4,7 +4,7 @@
 //! crash at trace point p and recovery, [`History::judge`] asks for a prefix k of the operations such that
 //!
 //!   1. names, links, owners, modes, attributes and flags are the model's after k operations;
-//!   2. k is no older than the last fsync, sync or write with O_SYNC that had been answered at p;
+//!   2. k is no older than the last fsync, fdatasync, sync or write with O_SYNC that had been answered at p;
 //!   3. a checkpoint can have been made there: something was written during operation k or k+1;
 //!   4. every sector of every file is as in one of its versions, from the oldest that may remain to the newest at p; its
 //!      size is that of one no newer than k, for sizes travel in checkpoints and bytes do not. The oldest is the last
@@ -280,12 +280,11 @@ impl History {
             }
         };
         match &step.op {
-            Op::Fsync { slot, data_only } => {
+            // For data only as well: the engine makes no difference, and a file without its name would be lost.
+            Op::Fsync { slot, .. } => {
                 let ino = self.model.handle(*slot).expect("it was answered").ino;
                 sync_file(ino);
-                if !data_only {
-                    self.durable.push(index);
-                }
+                self.durable.push(index);
                 self.fsynced.push((index, ino));
             }
             Op::Write { slot, .. } if *answer != Ok(Value::Count(0)) => {
@@ -631,6 +630,17 @@ mod tests {
         let ops = [(open(b"f", OpenHow { sync: true, ..FRESH }), 0), (write(1024, 1), 3)];
         let history = history(&ops);
         for (point, prefix, legal) in [(3, 0, true), (3, 1, true), (4, 0, false), (4, 1, false), (4, 2, true)] {
+            let judged = history.judge(point, &found(&ops, prefix));
+            assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
+        }
+    }
+
+    /// The oracle took a new file for allowed to be missing after fdatasync. The engine promises the name as well.
+    #[test]
+    fn a_new_file_lasts_with_its_fdatasync() {
+        let ops = [(open(b"f", FRESH), 0), (Op::Fsync { slot: 0, data_only: true }, 3)];
+        let history = history(&ops);
+        for (point, prefix, legal) in [(3, 0, true), (3, 1, true), (4, 0, false), (4, 1, true)] {
             let judged = history.judge(point, &found(&ops, prefix));
             assert_eq!(judged.is_ok(), legal, "point {point} prefix {prefix}: {judged:?}");
         }

@@ -3,18 +3,20 @@
 //! There is no prefix: of what was done since the last sync some may show and some not. Let the *window* be the states of the model from
 //! the last sync that was answered to the crash. [`History::judge_usable`] asks that
 //!
-//!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, attributes and target as in
-//!      some state;
+//!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, flags, extended attributes,
+//!      ACLs and target as in some state;
 //!   2. each name that was there in all states is found, with what it named;
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
-//!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since;
+//!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since, and with
+//!      owner, mode and attributes of some state since;
 //!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then;
 //!   6. two names that one operation exchanged, and that nothing else has changed in the window, are both as before or both as after.
 //!
 //! Order `sync` promises more: what an operation has changed is durable when it returns. [`History::judge_returned`] asks the same with a
 //! window that begins with the last operation that was answered, so that it holds two states: without the operation under way, and with
-//! it. Contents and sizes of files have the window of the last sync, unless those are promised as well.
+//! it. Times of modification count as well, but for files whose contents may come later. Contents and sizes of files have the window of
+//! the last sync, unless those are promised as well.
 //!
 //! What an inode of the model is called on the volume nobody knows. It is found out on the way down from the root: a name in a directory
 //! can only be one of those inodes that had this name there.
@@ -31,11 +33,31 @@ struct Met<'a> {
     inos: BTreeSet<Ino>,
 }
 
+/// Whose times of modification are promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Times {
+    Nobodys,
+    /// Of all but regular files, whose content may come later and brings its time along.
+    WithoutData,
+    All,
+}
+
+impl Times {
+    fn count(self, kind: Kind) -> bool {
+        match self {
+            Self::Nobodys => false,
+            Self::WithoutData => kind != Kind::File,
+            Self::All => true,
+        }
+    }
+}
+
 /// The states between the last sync and the crash.
 struct Window<'a> {
     states: &'a [Model],
     /// The operation after which the first of them was.
     oldest: usize,
+    times: Times,
 }
 
 impl Window<'_> {
@@ -45,6 +67,11 @@ impl Window<'_> {
 
     fn children(&self, dir: Ino, name: &[u8]) -> BTreeSet<Ino> {
         self.states.iter().filter_map(|state| Self::child(state, dir, name)).collect()
+    }
+
+    /// Whether the inode was in some state as the entry shows it.
+    fn shows(&self, ino: Ino, entry: &TreeEntry) -> bool {
+        self.states.iter().any(|state| is_like(state, ino, entry, self.times))
     }
 
     /// Whether the inode had a name in every state.
@@ -84,14 +111,15 @@ impl History {
     /// Whether what was `found` after a crash at `point` is allowed. The error says what is not.
     pub fn judge_usable(&self, point: usize, found: &Found) -> Result<(), String> {
         let (oldest, newest) = self.window_of_syncs(point);
-        self.judge_from((oldest, oldest, newest), 0, point, found)
+        self.judge_from((oldest, oldest, newest), 0, Times::Nobodys, point, found)
     }
 
     /// As [`Self::judge_usable`], and what was answered is there. `with_data`: contents and sizes as well.
     pub fn judge_returned(&self, point: usize, found: &Found, with_data: bool) -> Result<(), String> {
         let (oldest, newest) = self.window(point);
         let returned = self.returned(point).max(oldest);
-        self.judge_from((oldest, returned, newest), if with_data { returned } else { 0 }, point, found)
+        let (contents, times) = if with_data { (returned, Times::All) } else { (0, Times::WithoutData) };
+        self.judge_from((oldest, returned, newest), contents, times, point, found)
     }
 
     /// Names and attributes are those of states from `returned` on, contents those since operation `contents`, or since each file's sync.
@@ -99,10 +127,11 @@ impl History {
         &self,
         (oldest, returned, newest): (usize, usize, usize),
         contents: usize,
+        times: Times,
         point: usize,
         found: &Found,
     ) -> Result<(), String> {
-        let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest };
+        let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest, times };
         let met = meet(&window(returned), found)?;
         all_there(&window(returned), &met)?;
         self.both_or_neither(&window(returned), &met)?;
@@ -190,7 +219,7 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
         if inos.is_empty() {
             return Err(format!("{} never was there", text(&entry.path)));
         }
-        inos.retain(|&ino| window.states.iter().any(|state| is_like(state, ino, entry)));
+        inos.retain(|&ino| window.shows(ino, entry));
         if inos.is_empty() {
             return Err(format!("{} never was as it is: {entry:?}", text(&entry.path)));
         }
@@ -207,8 +236,8 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
     Ok(met)
 }
 
-/// Whether an inode was in this state as the entry shows it, but for links, times, size and contents.
-fn is_like(state: &Model, ino: Ino, entry: &TreeEntry) -> bool {
+/// Whether an inode was in this state as the entry shows it, but for links, size and contents, and of times but for those that count.
+fn is_like(state: &Model, ino: Ino, entry: &TreeEntry, times: Times) -> bool {
     if !state.contains(ino) {
         return false;
     }
@@ -220,21 +249,25 @@ fn is_like(state: &Model, ino: Ino, entry: &TreeEntry) -> bool {
     (stat.kind, stat.uid, stat.gid, stat.rdev) == (shown.kind, shown.uid, shown.gid, shown.rdev)
         && (stat.mode, stat.flags) == (shown.mode, shown.flags)
         && target == entry.target.as_ref()
+        && (!times.count(stat.kind) || stat.mtime == shown.mtime)
+        && state.all_xattrs(ino) == entry.xattrs
 }
 
-/// A file that was synced when the window began, and has had a name since, is there; by each path that has led to it all the time.
+/// A file that was synced when the window began, and has had a name since, is there as it was in some state of the window; by each path
+/// that has led to it all the time.
 fn fsynced_there(window: &Window<'_>, ino: Ino, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
     if !window.always_named(ino) {
         return Ok(());
     }
-    let is_at = |path: &Vec<u8>| met.get(path).is_some_and(|name| name.inos.contains(&ino));
+    let is_at =
+        |path: &Vec<u8>| met.get(path).is_some_and(|name| name.inos.contains(&ino) && window.shows(ino, name.entry));
     if !met.keys().any(is_at) {
-        return Err(format!("inode {ino} of the model is lost"));
+        return Err(format!("inode {ino} of the model is lost, or as it was before"));
     }
     let paths = window.states[0].names().into_iter().filter(|entry| entry.stat.ino == ino).map(|entry| entry.path);
     for path in paths.filter(|path| window.states.iter().all(|state| state.find_exact(path) == Some(ino))) {
         if !is_at(&path) {
-            return Err(format!("{} is lost", text(&path)));
+            return Err(format!("{} is lost, or as it was before", text(&path)));
         }
     }
     Ok(())
@@ -267,12 +300,12 @@ fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Op, OpenHow, RenameHow, Step};
+    use crate::model::TICK_NS;
+    use crate::op::{Change, Op, OpenHow, RenameHow, SetTime, Step, XattrHow};
 
     /// Two files with further names exchange two of them: with one of the two early no file is lost, and still it is wrong.
     #[test]
     fn of_an_exchange_both_names_show_or_neither() {
-        let mut history = History::new(Model::new(0), 0);
         let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
         let link = |source: &[u8], target: &[u8]| Op::Link { source: source.into(), target: target.into() };
         let ops = [
@@ -283,9 +316,7 @@ mod tests {
             Op::Sync,
             Op::Rename { source: b"a".to_vec(), target: b"b".to_vec(), how: RenameHow::Exchange },
         ];
-        for (index, op) in ops.into_iter().enumerate() {
-            history.apply(&Step { cred: 0, op }, index + 1).unwrap();
-        }
+        let history = history(ops);
         let [a, b] = [b"a2", b"b2"].map(|name| history.model().find_exact(name).unwrap());
         for (names, is_allowed) in [([a, b], true), ([b, a], true), ([a, a], false), ([b, b], false)] {
             let mut tree = history.model().tree();
@@ -297,5 +328,77 @@ mod tests {
             let judged = history.judge_usable(100, &Found { tree, contents: contents.into() });
             assert_eq!(judged.is_ok(), is_allowed, "{names:?}: {judged:?}");
         }
+    }
+
+    /// One file with an attribute, and what is found of it after a loss of power that `change` has been through.
+    fn found_with(history: &History, path: &[u8], change: impl FnOnce(&mut TreeEntry)) -> Found {
+        let model = history.model();
+        let mut tree = model.tree();
+        change(tree.iter_mut().find(|entry| entry.path == path).unwrap());
+        let contents = model.inodes().filter_map(|(ino, inode)| Some((ino, inode.content()?.clone())));
+        Found { tree, contents: contents.collect() }
+    }
+
+    fn history(ops: impl IntoIterator<Item = Op>) -> History {
+        let mut history = History::new(Model::new(0), 0);
+        for (index, op) in ops.into_iter().enumerate() {
+            history.apply(&Step { cred: 0, op }, index + 1).unwrap();
+        }
+        history
+    }
+
+    fn create() -> Op {
+        let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
+        Op::Open { slot: 0, path: b"a".to_vec(), how }
+    }
+
+    fn set_xattr(value: &[u8]) -> Op {
+        Op::SetXattr { path: b"a".into(), name: b"user.x".into(), value: value.into(), how: XattrHow::Set }
+    }
+
+    /// The oracle read the extended attributes of what it found, and compared them with nothing: a sync that left them out was good.
+    #[test]
+    fn attributes_that_were_synced_are_there() {
+        let history = history([create(), set_xattr(b"old"), Op::Sync, set_xattr(b"new")]);
+        let set = |value: &'static [u8]| {
+            move |entry: &mut TreeEntry| drop(entry.xattrs.insert(b"user.x".into(), value.into()))
+        };
+        for (found, is_allowed) in [
+            (found_with(&history, b"a", |_| {}), true),
+            (found_with(&history, b"a", set(b"old")), true),
+            (found_with(&history, b"a", set(b"other")), false),
+            (found_with(&history, b"a", |entry| entry.xattrs.clear()), false),
+        ] {
+            let judged = history.judge_usable(100, &found);
+            assert_eq!(judged.is_ok(), is_allowed, "{:?}: {judged:?}", found.tree);
+        }
+    }
+
+    /// An fsync was good if the file was there, with whatever mode and attributes it had had at any time since the last sync of the volume.
+    #[test]
+    fn a_file_that_was_fsynced_is_as_it_was_then() {
+        let fsync = Op::Fsync { slot: 0, data_only: false };
+        let history = history([create(), set_xattr(b"old"), Op::Sync, set_xattr(b"new"), fsync]);
+        let old = |entry: &mut TreeEntry| drop(entry.xattrs.insert(b"user.x".into(), b"old".into()));
+        assert_eq!(history.judge_usable(5, &found_with(&history, b"a", |_| {})), Ok(()));
+        assert_eq!(history.judge_usable(4, &found_with(&history, b"a", old)), Ok(()));
+        let judged = history.judge_usable(5, &found_with(&history, b"a", old));
+        assert!(judged.as_ref().is_err_and(|why| why.contains("fsync by operation 5")), "{judged:?}");
+    }
+
+    /// Order `sync` promises times, and nobody looked at them.
+    #[test]
+    fn times_of_what_returned_are_there() {
+        let change = Change::Times { atime: None, mtime: Some(SetTime::At(77)) };
+        let history = history([
+            create(),
+            Op::Mkdir { path: b"d".into(), mode: 0o755 },
+            Op::SetAttr { path: b"d".into(), change },
+        ]);
+        let older = found_with(&history, b"d", |entry| entry.stat.mtime = 2 * TICK_NS);
+        assert_eq!(history.judge_returned(2, &older, false), Ok(()));
+        assert!(history.judge_returned(3, &older, false).is_err());
+        assert_eq!(history.judge_usable(3, &older), Ok(()));
+        assert_eq!(history.judge_returned(3, &found_with(&history, b"d", |_| {}), false), Ok(()));
     }
 }

@@ -182,7 +182,7 @@ impl File {
         self.volume().commit_file(self.file.ino)
     }
 
-    /// Makes data and size durable.
+    /// As [`Self::sync`]: attributes and name become durable as well, and a file without them would be of no use.
     pub fn sync_data(&self) -> Result<()> {
         self.sync()
     }

@@ -81,6 +81,32 @@ fn directories_that_change_places_stay_in_the_tree() {
     }
 }
 
+/// An ACL that gives one user what the group may not have. The mode, whose group bits are the ACL's mask, reached the device before the block
+/// that the ACL lies in: after a crash the group had what was meant for the user.
+#[test]
+fn a_mode_does_not_show_without_its_acl() {
+    const ACL: &[u8] = b"system.posix_acl_access";
+    // Tag, permissions, identifier: the owner rw-, user 1000 rwx, the group ---, mask rwx, others ---.
+    let entries = [(1_u16, 6_u16, u32::MAX), (2, 7, 1000), (4, 0, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        acl.extend(tag.to_le_bytes().into_iter().chain(permissions.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.create("f", 0o600).unwrap();
+    let mut shown = [0; 2];
+    for state in volume.states(|session| session.set_xattr("f", ACL, &acl, XattrMode::Set).unwrap()) {
+        state.check();
+        let after = state.open(&setup);
+        let has_acl = after.session.get_xattr("f", ACL).is_ok();
+        let mode = after.session.stat("f").unwrap().mode & 0o777;
+        assert_eq!(mode, if has_acl { 0o670 } else { 0o600 }, "{}: ACL {has_acl}", state.what);
+        shown[usize::from(has_acl)] += 1;
+    }
+    assert!(shown.iter().all(|&count| count > 0), "{shown:?}");
+}
+
 /// A file moved into a new directory, whose own name came late: its parent had to grow by a block that a block of pointers leads to. The file's
 /// old name went when the new one lasted, in a directory that nothing named.
 #[test]

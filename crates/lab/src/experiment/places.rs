@@ -12,7 +12,7 @@ use crate::targets::in_process::InProcess;
 use crate::targets::packed::{Packed, Packer};
 use crate::targets::served::Served as Server;
 use crate::targets::sqlite::Sqlite;
-use crate::targets::sys_calls::SysCalls;
+use crate::targets::sys_calls::{Serving, SysCalls};
 use crate::targets::{Durability, Target};
 use anyhow::{Context, Result, ensure};
 use myriad_device::{Access, FileDevice, MemoryDevice};
@@ -246,29 +246,9 @@ impl Places {
         settle_image(image)?;
         let device = Attached::new(image)?;
         let name = device.name()?.to_owned();
-        let start = {
-            let (device, point) = (device.path().to_owned(), point.clone());
-            // Without the last, what is unlinked before its release has come in stays under another name, and its directory cannot go.
-            let words = ["-f", "-ohard_remove"].map(Path::new);
-            move || Server::start("fuse2fs", &[&device, &point, words[0], words[1]], &point)
-        };
-        let served = Arc::new(Mutex::new(Some(start()?)));
-        let again = Arc::clone(&served);
-        let remount = Arc::new(move || -> Result<()> {
-            let mut slot = again.lock().expect("no panic with the lock held");
-            if let Some(mut old) = slot.take() {
-                old.stop()?;
-            }
-            *slot = Some(start()?);
-            Ok(())
-        });
-        // It does nothing for an fsync of the root, and the kernel passes it no syncfs: what makes all of it durable is its end.
-        let sync = Arc::clone(&remount);
-        let target = SysCalls::new(&point, false).with_sync(Box::new(move || sync()));
-        let target = target.with_drop_caches(Box::new(move || remount()));
-        let target = target.with_device(Box::new(move || Some(name.clone())));
-        // In this order: the device goes when its server has gone.
-        Ok(Box::new(target.with_guard(Box::new((served, device)))))
+        let served = Fuse2fs { served: Mutex::new(None), device, point: point.clone() };
+        let target = SysCalls::new(&point, false).with_server(Box::new(served));
+        Ok(Box::new(target.with_device(Box::new(move || Some(name.clone())))))
     }
 
     fn mount(&self, image: &Path, options: &Options) -> Result<Box<dyn Target>> {
@@ -327,6 +307,32 @@ impl Drop for Unmount {
         if let Err(error) = unmount_when_idle(&self.0) {
             eprintln!("{} stays mounted: {error:#}", self.0.display());
         }
+    }
+}
+
+/// fuse2fs does nothing for an fsync of the root, and the kernel passes it no syncfs: what makes all of it durable is its end.
+struct Fuse2fs {
+    /// Before the device, which goes when its server has gone.
+    served: Mutex<Option<Server>>,
+    device: Attached,
+    point: PathBuf,
+}
+
+impl Serving for Fuse2fs {
+    fn start(&self) -> Result<()> {
+        let mut served = self.served.lock().expect("no panic with the lock held");
+        if served.is_none() {
+            // Without the last, what is unlinked before its release has come in stays under another name, and its directory cannot go.
+            let words = ["-f", "-ohard_remove"].map(Path::new);
+            let arguments = [self.device.path(), &self.point, words[0], words[1]];
+            *served = Some(Server::start("fuse2fs", &arguments, &self.point)?);
+        }
+        Ok(())
+    }
+
+    fn stop(&self) -> Result<()> {
+        let mut served = self.served.lock().expect("no panic with the lock held");
+        served.take().map_or(Ok(()), |mut server| server.stop())
     }
 }
 

@@ -11,11 +11,19 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-/// How to empty the caches below a directory, or to make durable what is in it.
+/// How to empty the caches below a directory.
 pub type DropCaches = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Name of a block device in /sys/class/block, as it is now.
 pub type DeviceName = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// What serves a directory, where nothing but its end makes durable what is in it.
+pub trait Serving: Send + Sync {
+    /// Begins to serve, unless it does.
+    fn start(&self) -> Result<()>;
+    /// Ends, if it serves, and all is durable.
+    fn stop(&self) -> Result<()>;
+}
 
 /// `f_type` of FUSE mounts.
 const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
@@ -25,8 +33,8 @@ pub struct SysCalls {
     /// Reads and writes inside a file go past the page cache.
     direct: bool,
     drop_caches: DropCaches,
-    /// Makes all durable, where no system call does.
-    sync_all: Option<DropCaches>,
+    /// Of a directory that is not there without it. A sync ends it; who needs the directory next starts it, outside of what is measured.
+    server: Option<Box<dyn Serving>>,
     table_bytes_per_inode: u64,
     /// The block device that counts; `None`: the one below `root`, if there is one.
     device: Option<DeviceName>,
@@ -45,7 +53,7 @@ impl SysCalls {
             root: root.to_owned(),
             direct,
             drop_caches: Box::new(drop_kernel_caches),
-            sync_all: None,
+            server: None,
             table_bytes_per_inode: 0,
             device: None,
             _guard: None,
@@ -66,9 +74,9 @@ impl SysCalls {
         Self { drop_caches, ..self }
     }
 
-    /// For a file system that passes no sync on.
-    pub fn with_sync(self, sync_all: DropCaches) -> Self {
-        Self { sync_all: Some(sync_all), ..self }
+    /// For a file system that passes no sync on. Caches are empty once it has ended.
+    pub fn with_server(self, server: Box<dyn Serving>) -> Self {
+        Self { server: Some(server), ..self }
     }
 
     pub fn with_table_bytes_per_inode(self, table_bytes_per_inode: u64) -> Self {
@@ -80,7 +88,13 @@ impl SysCalls {
         Ok(SysCallsWorker { root, entered: None, file: None, direct: self.direct, buffers: Vec::new() })
     }
 
+    /// Has the directory be there.
+    fn serve(&self) -> Result<()> {
+        self.server.as_ref().map_or(Ok(()), |server| server.start())
+    }
+
     fn open_root(&self) -> Result<OwnedFd> {
+        self.serve()?;
         open_directory(rustix::fs::CWD, &self.root).with_context(|| format!("opening {}", self.root.display()))
     }
 }
@@ -91,15 +105,22 @@ impl Target for SysCalls {
     }
 
     fn sync(&self) -> Result<()> {
-        match &self.sync_all {
-            Some(sync_all) => sync_all(),
+        match &self.server {
+            Some(server) => server.stop(),
             None => sync_all(&self.open_root()?),
         }
     }
 
     fn drop_caches(&self) -> Result<()> {
         self.sync()?;
-        (self.drop_caches)()
+        match &self.server {
+            Some(server) => server.start(),
+            None => (self.drop_caches)(),
+        }
+    }
+
+    fn begin(&self, _changes: bool) -> Result<()> {
+        self.serve()
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -108,6 +129,7 @@ impl Target for SysCalls {
     }
 
     fn usage(&self) -> Result<Usage> {
+        self.serve()?;
         let statfs = rustix::fs::statvfs(&self.root).context("statvfs")?;
         let used_bytes = (statfs.f_blocks - statfs.f_bfree) * statfs.f_frsize;
         Ok(Usage { used_bytes, table_bytes_per_inode: self.table_bytes_per_inode })
@@ -504,6 +526,7 @@ impl Worker for SysCallsWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn mount_table() {
@@ -525,5 +548,58 @@ mod tests {
         assert_eq!((counters.writes, counters.written_bytes), (Some(300), Some(2400 * 512)));
         assert_eq!((counters.flushes, counters.blocks_touched), (Some(9), None));
         assert_eq!(parse_device_stat("1 2 x"), None);
+    }
+
+    /// Says what it is told to do.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<(bool, Vec<&'static str>)>>);
+
+    impl Told {
+        fn to(&self, runs: bool, word: &'static str) -> Result<()> {
+            let mut told = self.0.lock().unwrap();
+            if told.0 != runs {
+                told.0 = runs;
+                told.1.push(word);
+            }
+            Ok(())
+        }
+
+        fn take(&self) -> Vec<&'static str> {
+            std::mem::take(&mut self.0.lock().unwrap().1)
+        }
+    }
+
+    impl Serving for Told {
+        fn start(&self) -> Result<()> {
+            self.to(true, "start")
+        }
+
+        fn stop(&self) -> Result<()> {
+            self.to(false, "stop")
+        }
+    }
+
+    /// The sync after a phase of fuse2fs ended the server and started another one, and the phase was charged for both.
+    #[test]
+    fn a_sync_only_ends_a_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = Told::default();
+        let target = SysCalls::new(folder.path(), false).with_server(Box::new(told.clone()));
+        target.begin(true).unwrap();
+        assert_eq!(told.take(), ["start"]);
+        target.with_worker(&mut |_| Ok(())).unwrap();
+        assert!(told.take().is_empty());
+        target.sync().unwrap();
+        assert_eq!(told.take(), ["stop"]);
+        // Whoever looks at the directory finds it served.
+        assert_eq!(target.names().unwrap(), 0);
+        assert_eq!(told.take(), ["start"]);
+        target.drop_caches().unwrap();
+        assert_eq!(told.take(), ["stop", "start"]);
+        target.sync().unwrap();
+        target.usage().unwrap();
+        assert_eq!(told.take(), ["stop", "start"]);
+        Box::new(target).close().unwrap();
+        assert_eq!(told.take(), ["stop"]);
     }
 }

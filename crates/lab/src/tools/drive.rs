@@ -37,6 +37,7 @@ pub fn run(target: &dyn Target, tool: &dyn Tool, folder: Option<&Path>) -> Resul
     let (mut ran, mut used) = (Vec::new(), Vec::new());
     for call in tool.calls(directory, scratch.path())? {
         interrupt::check()?;
+        target.begin(true)?;
         if call.cold {
             target.drop_caches()?;
         }
@@ -54,6 +55,7 @@ pub fn run(target: &dyn Target, tool: &dyn Tool, folder: Option<&Path>) -> Resul
         }
         ran.push(one.ran);
     }
+    target.begin(false)?;
     let said = tool.judge(directory, &ran)?;
     let phases = tool.phases();
     ensure!(

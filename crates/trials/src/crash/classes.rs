@@ -76,7 +76,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    const ALL: [Self; 3] = [Self::Inside, Self::Apart, Self::Summed];
+    pub(crate) const ALL: [Self; 3] = [Self::Inside, Self::Apart, Self::Summed];
 
     /// The shape of a run that its seed describes.
     pub(crate) fn of_seed(seed: u64) -> Self {
@@ -277,34 +277,28 @@ fn take_shape(setup: &mut Setup, row: Row, shape: Shape) {
 }
 
 fn random_setup(row: Row, shape: Shape, seed: u64) -> Setup {
-    let (block_size, size) =
-        [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)][seed as usize % 5];
+    // Each by itself, so that any two values meet; sizes in turn, so that few seeds see them all.
+    let mut rng = Rng::new(seed ^ 0x005e_7095);
+    let sizes = [(1024, 4 << 20), (4096, 16 << 20), (512, 4 << 20), (4096, 24 << 20), (65536, 48 << 20)];
+    let (block_size, size) = sizes[(seed % 5) as usize];
     let mut setup = Setup::of(row, block_size, size);
     setup.options.cache_size = 4 << 20;
     // Hashes over directories are in memory only: they make no difference.
-    setup.options.dirhash = DirHash { is_on: [None, Some(true)][seed as usize % 2], size_min: 0, ..DirHash::default() };
-    // The smallest volumes have the least log there is, so that its tail has to move all the time.
-    let least = match seed % 5 {
-        0 => LEAST_LOG,
-        rest if rest % 2 == 0 => 1 << 20,
-        _ => 256 << 10,
-    };
-    let log_size = (34 * u64::from(block_size)).max(least);
+    setup.options.dirhash = DirHash { is_on: *rng.pick(&[None, Some(true)]), size_min: 0, ..DirHash::default() };
+    // The least log there is has to move its tail all the time.
+    let log_size = (34 * u64::from(block_size)).max(*rng.pick(&[LEAST_LOG, 256 << 10, 1 << 20]));
     setup.log_size = Some(log_size);
     setup.log_device_size = (shape == Shape::Apart).then_some(log_size);
     take_shape(&mut setup, row, shape);
-    setup.options.discard = if seed % 7 < 3 { Discard::Always } else { Discard::Never };
+    setup.options.discard = if rng.percent(43) { Discard::Always } else { Discard::Never };
     // Any block, or such as are several.
-    setup.options.discard_piece = if seed % 2 == 0 { 1 } else { 16 << 10 };
+    setup.options.discard_piece = *rng.pick(&[1, 16 << 10]);
     // An operation takes a millisecond.
-    match seed % 5 {
-        0 => {}
-        1 => setup.hold_back([30, 29, 28]),
-        2 => setup.hold_back([3, 9, 20]),
-        3 => setup.hold_back([5, 0, 2]),
-        _ => setup.hold_back([1, 20, 5]),
+    let delays = [None, Some([30, 29, 28]), Some([3, 9, 20]), Some([5, 0, 2]), Some([1, 20, 5])];
+    if let Some(delays) = *rng.pick(&delays) {
+        setup.hold_back(delays);
     }
-    setup.options.allocation = if seed % 3 == 0 { Allocation::AtWrite } else { Allocation::Delayed };
+    setup.options.allocation = if rng.percent(33) { Allocation::AtWrite } else { Allocation::Delayed };
     setup
 }
 
@@ -397,6 +391,37 @@ pub(super) fn steps(id: &RunId, base: &Base) -> Vec<Step> {
 mod tests {
     use super::*;
     use crate::table;
+    use myriad_engine::Order;
+    use std::collections::HashSet;
+
+    /// Shape, hashes of directories and discards came from the same bit of the seed, and block size, log and delays from the same remainder: most
+    /// of their combinations never met, however many seeds there were.
+    #[test]
+    fn what_a_seed_draws_is_drawn_apart() {
+        let row = Row { order: Order::Soft, ..Row::default() };
+        let drawn = |seed| {
+            let setup = random_setup(row, Shape::of_seed(seed), seed);
+            let options = &setup.options;
+            [
+                format!("shape {:?}", Shape::of_seed(seed)),
+                format!("blocks of {} in {}", setup.block_size, setup.size),
+                format!("hashes {:?}", options.dirhash.is_on),
+                format!("discard {:?}", options.discard),
+                format!("pieces of {}", options.discard_piece),
+                format!("delays {:?}", options.file_delay_ms),
+                format!("allocation {:?}", options.allocation),
+            ]
+        };
+        let all: Vec<_> = (1..=1600).map(drawn).collect();
+        for one in 0..all[0].len() {
+            for other in one + 1..all[0].len() {
+                let values = |index: usize| all.iter().map(|drawn| &drawn[index]).collect::<HashSet<_>>();
+                let pairs: HashSet<_> = all.iter().map(|drawn| (&drawn[one], &drawn[other])).collect();
+                let (ones, others) = (values(one), values(other));
+                assert_eq!(pairs.len(), ones.len() * others.len(), "{ones:?} and {others:?}");
+            }
+        }
+    }
 
     /// A long run replayed in the short form looked at other states, and one of the short form in the long one.
     #[test]

@@ -3,7 +3,7 @@
 //! At each point all that was written so far may have arrived (a *prefix*: what killing the process leaves). Before each
 //! flush the most is in flight, so there, and at the end, the other states are made; those at earlier points are among
 //! them. A *subset*: some writes arrived, others not. *Torn*: of one write only sectors before or behind a tear.
-//! *Scattered*: of each write any sectors. With a log on its own device, subsets leave the two devices at points of
+//! *Scattered*: of each write any sectors. A discard counts as a write of zeros. With a log on its own device, subsets leave the two devices at points of
 //! their own.
 
 use super::trace::{Cursor, Part, Piece, Trace};
@@ -31,6 +31,9 @@ impl Kind {
         }
     }
 }
+
+/// Places where a discard may be torn, at most.
+const DISCARD_TEARS: usize = 4;
 
 /// How many states are made of what is in flight at one point.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +90,14 @@ fn subsets(all: &[Piece], bounds: &Bounds, rng: &mut Rng, states: &mut Vec<(Kind
 }
 
 fn tears(trace: &Trace, all: &[Piece], bounds: &Bounds, rng: &mut Rng, states: &mut Vec<(Kind, Vec<Piece>)>) {
-    let tears_of = |piece: &Piece| (1..trace.sector_count(piece.event)).collect::<Vec<usize>>();
+    let tears_of = |piece: &Piece| -> Vec<usize> {
+        let places = 1..trace.sector_count(piece.event);
+        match trace.events[piece.event].event {
+            // One may be longer than all writes together, and would leave no tear to them.
+            Event::Discard { .. } => places.clone().step_by(places.len().div_ceil(DISCARD_TEARS).max(1)).collect(),
+            _ => places.collect(),
+        }
+    };
     let mut tears: Vec<(usize, usize)> = all
         .iter()
         .enumerate()

@@ -25,7 +25,8 @@ pub(in crate::order) enum Part {
     },
     /// Of a directory: which of its names is its own, and in which directory it is.
     Identity,
-    /// Where its attributes lie, and what flags say of them.
+    /// Where its attributes lie, and what flags say of them. Whoever may do what by an ACL depends on mode and owner as well: an image that
+    /// has the attributes as they last has those as they last, too, and all flags that users set.
     Attributes,
     /// Flags that keep users from it.
     Guards {
@@ -128,7 +129,9 @@ pub(super) fn undo(image: &mut [u8], old: &[u8], at: usize, part: Part) {
             let (was, is) = (*raw(old, at), RawInode::read_mut(&mut image[at..]));
             is.fork_kind = was.fork_kind;
             is.fork = was.fork;
-            is.flags.set(is.flags.get() & !ATTRIBUTE_FLAGS | was.flags.get() & ATTRIBUTE_FLAGS);
+            const FLAGS: u32 = ATTRIBUTE_FLAGS | flag::USER;
+            is.flags.set(is.flags.get() & !FLAGS | was.flags.get() & FLAGS);
+            (is.mode, is.uid, is.gid) = (was.mode, was.uid, was.gid);
             let pointers = at + POINTERS_OFFSET..at + INODE_SIZE;
             image[pointers.clone()].copy_from_slice(&old[pointers]);
         }

@@ -12,6 +12,7 @@
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
 //! size of a file           its last block lasts, where it ends inside one; nothing that lasts leads to a block that the file has given up
 //! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
+//! mode, owner and flags    if the attributes show that came with them
 //! size of a directory      all its blocks are mapped
 //! ```
 //!
@@ -707,7 +708,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Shows attributes and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is.
+    /// Shows attributes, with mode and owner, and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is.
     fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &Inode) -> Result<bool> {
         let attributes = inode.part(|part| *part == Part::Attributes);
         let hidden = match attributes {
