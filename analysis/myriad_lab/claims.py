@@ -10,7 +10,9 @@ a coefficient or a slope.
   `REPRODUCED` if the value is in the range, otherwise `DIRECTION`. The whole interval on the other side, or off the range although
   it holds *no effect*: `NOT_REPRODUCED`. Otherwise the runs do not tell: `UNDECIDED`.
 - The claim is that there is no effect. The whole interval in the range: `REPRODUCED`; none of it: `NOT_REPRODUCED`; else `UNDECIDED`.
-- One run with a clock has no interval: `UNDECIDED`.
+- One run with a clock has no interval: `UNDECIDED`. A modelled clock, or a count, needs no second run of the same seed; of one seed the
+  verdict stands, and says that it is of one seed.
+- The claim is that a factor has the largest effect. The 95 % interval of the gap between the two largest holds 0: `UNDECIDED`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -144,7 +145,9 @@ def _claim(raw: dict, group: str) -> Claim:
     kind = raw.get("kind")
     needs = {"id", "text", "kind", "phase"}
     needs |= {"ratio": {"from", "to", "expect"}, "coefficient": {"term", "expect"}, "slope": {"select", "expect"}}.get(kind, {"term"})
-    optional = {"metric", "paper", "paper_percent", "paper_text", "shown", "machine"}
+    optional = {"paper", "paper_percent", "paper_text", "shown", "machine"}
+    # The linear model is of time.
+    optional |= {"metric"} if kind in ("ratio", "slope") else set()
     if kind not in KINDS:
         raise BadClaims(f"{name}: kind {kind!r}; known are {', '.join(KINDS)}")
     if not needs <= raw.keys() or not raw.keys() <= needs | optional:
@@ -244,8 +247,15 @@ def _costed(table: pd.DataFrame, claim: Claim) -> pd.DataFrame:
     return table
 
 
-def _cost(table: pd.DataFrame, claim: Claim) -> np.ndarray:
-    return _costed(table, claim)["cost"].to_numpy(float)
+def _is_exact(claim: Claim, place: tuple) -> bool:
+    """Whether the same seed gives the same cost again."""
+    return place[1] == "modelled" or claim.metric != "seconds"
+
+
+def _seeded(estimate: Estimate, claim: Claim, place: tuple, *tables: pd.DataFrame) -> Estimate:
+    """The estimate, and whether it is what one seed gives every time."""
+    is_of_one_seed = _is_exact(claim, place) and min(table["seed"].nunique() for table in tables) < 2
+    return replace(estimate, is_of_one_seed=is_of_one_seed)
 
 
 PLACE = ["target", "clock", "scale", "options_key"]
@@ -330,8 +340,9 @@ def _ratio(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
         try:
             top, bottom = _sized(_at(sources, place, across), claim.source, place[2]), _sized(_at(goals, place), claim.goal, place[2])
             (top, bottom), held = _settled(samples, [top, bottom], _asked(group, claim.source, claim.goal))
-            exact = place[1] == "modelled" or claim.metric != "seconds"
-            found.append(_finding(claim, place, ratios.ratio(_cost(top, claim), _cost(bottom, claim), exact), held))
+            top, bottom = _costed(top, claim), _costed(bottom, claim)
+            estimate = ratios.ratio(top["cost"].to_numpy(float), bottom["cost"].to_numpy(float), _is_exact(claim, place))
+            found.append(_finding(claim, place, _seeded(estimate, claim, place, top, bottom), held))
         except _Missing as error:
             missing = error
     return _some(found, missing)
@@ -349,7 +360,7 @@ def _slope(samples: Samples, group: Group, claim: Claim) -> list[Finding]:
             if rows["size"].nunique() < curves.SIZES_LEAST:
                 raise _Missing(f"{rows['size'].nunique()} sizes; a slope takes {curves.SIZES_LEAST}")
             estimate = curves.slope(rows["size"].to_numpy(float), rows["cost"].to_numpy(float))
-            found.append(_finding(claim, place, estimate, held))
+            found.append(_finding(claim, place, _seeded(estimate, claim, place, rows), held))
         except _Missing as error:
             missing = error
     return _some(found, missing)
@@ -381,10 +392,7 @@ def _model(samples: Samples, tests: list[factorial.Factorial], group: Group, cla
     for test in sorted(mine, key=lambda t: _nearest(claim, *(t.about[column] for column in PLACE))):
         place = tuple(test.about[column] for column in PLACE)
         if claim.kind == "largest":
-            first = test.factors[factorial.by_effect(test)[0]].short
-            verdict = REPRODUCED if first == claim.term else NOT_REPRODUCED
-            why = f"{first} changes the time most, mean over all settings of the others"
-            found.append(Finding(claim, verdict, _sentence(why), *place, value=first))
+            found.append(_largest(claim, place, test))
             continue
         table = factorial.coefficients(test)
         mask = sum(1 << i for i, f in enumerate(test.factors) if f.short in wanted)
@@ -397,8 +405,21 @@ def _model(samples: Samples, tests: list[factorial.Factorial], group: Group, cla
             # Sums of times that agree leave what floating point leaves, and that is no effect.
             points = round(float(row["estimate"]), 9)
             estimate = (Estimate.exact if place[1] == "modelled" else Estimate.alone)(points)
-        found.append(_finding(claim, place, estimate))
+        found.append(_finding(claim, place, replace(estimate, is_of_one_seed=test.is_of_one_seed)))
     return found
+
+
+def _largest(claim: Claim, place: tuple, test: factorial.Factorial) -> Finding:
+    first, lead = test.factors[factorial.by_effect(test)[0]].short, factorial.lead(test)
+    if math.isnan(lead.reach):
+        verdict, why = UNDECIDED, f"one run; {first} changes the time most in it, and nothing says how sure that is"
+    elif lead.gap <= lead.reach:
+        verdict, why = UNDECIDED, f"{first} changes the time most, but no more than the next one as far as the runs tell"
+    else:
+        verdict = REPRODUCED if first == claim.term else NOT_REPRODUCED
+        why = f"{first} changes the time most, mean over all settings of the others"
+    why += ", of one seed" if test.is_of_one_seed else ""
+    return Finding(claim, verdict, _sentence(why), *place, value=first)
 
 
 def _finding(claim: Claim, place: tuple, estimate: Estimate, held: str = "") -> Finding:

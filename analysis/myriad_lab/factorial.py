@@ -11,7 +11,7 @@ anything is averaged. Percent means percent of the mean cost of combination 0, a
 
 Errors assume one variance for all combinations, estimated from the repetitions in all of them (2^k (n - 1) degrees of freedom).
 On plain cost this is what the paper did; where costs differ by orders of magnitude the logarithm fits it better.
-Without any spread between repetitions, as on a modelled clock, there are no errors, and a result is exact.
+Without any spread between repetitions, as on a modelled clock, there are no errors, and a result is exact if they have several seeds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from scipy import stats
 
 from . import factors as known
 from .factors import Factor
+from .ratios import CONFIDENCE
 from .samples import Samples
 
 # What the paper asks of a coefficient that it prints.
@@ -66,6 +67,8 @@ class Factorial:
     about: dict
     settings: dict[str, str] = field(default_factory=dict)
     unit: str = "seconds per operation"
+    # A modelled clock's, of which some combination has samples of one seed only.
+    is_of_one_seed: bool = False
 
     @property
     def full(self) -> int:
@@ -88,7 +91,11 @@ class Factorial:
 
     @property
     def is_exact(self) -> bool:
-        """No spread, and not for want of repetitions."""
+        return self.has_no_spread and not self.is_of_one_seed
+
+    @property
+    def has_no_spread(self) -> bool:
+        """Not for want of repetitions."""
         repeated = self.about.get("clock") == "modelled" or all(cell.n > 1 for cell in self.cells.values())
         return repeated and all(cell.sd == 0 for cell in self.cells.values())
 
@@ -121,7 +128,7 @@ def title(about: dict) -> str:
 
 
 def _test(about: dict, rows: pd.DataFrame, factors: list[Factor]) -> tuple[Factorial | None, list[str]]:
-    cells, missing, used = {}, [], []
+    cells, missing, used, seeds = {}, [], [], []
     for mask in range(1 << len(factors)):
         name = "+".join(f.short for i, f in enumerate(factors) if mask >> i & 1) or "none"
         here = rows
@@ -134,10 +141,12 @@ def _test(about: dict, rows: pd.DataFrame, factors: list[Factor]) -> tuple[Facto
             missing.append(f"{name} (takes no time)")
         else:
             used.append(here)
+            seeds.append(here["seed"].nunique())
             cells[mask] = Cell.of(here.sort_values(["run", "order"])["cost"].to_numpy(float))
     if missing:
         return None, missing
-    return Factorial(title(about), factors, cells, about, _settings(pd.concat(used))), []
+    is_of_one_seed = about["clock"] == "modelled" and min(seeds) < 2
+    return Factorial(title(about), factors, cells, about, _settings(pd.concat(used)), is_of_one_seed=is_of_one_seed), []
 
 
 def _settings(rows: pd.DataFrame) -> dict[str, str]:
@@ -183,7 +192,7 @@ def coefficients(test: Factorial, log: bool = False) -> pd.DataFrame:
         elif sigma > 0:
             shown = p < SIGNIFICANCE
         else:
-            shown = test.is_exact and abs(estimate) * (100 if log else 1) >= EXACT_LEAST
+            shown = test.has_no_spread and abs(estimate) * (100 if log else 1) >= EXACT_LEAST
         term = test.name(mask, ":", "base")
         rows.append({"mask": mask, "term": term, "estimate": estimate, "sigma": sigma, "t": t, "p": p, "shown": shown})
     out = pd.DataFrame(rows)
@@ -227,6 +236,37 @@ def effect(test: Factorial, index: int) -> float:
 def by_effect(test: Factorial) -> list[int]:
     """Factors, the one that changes most first."""
     return sorted(range(len(test.factors)), key=lambda i: (-abs(effect(test, i)), i))
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much the factor of the largest effect is ahead of the next, in logarithms of cost: `gap`, its 95 % interval reaching `reach`
+    to either side; missing (NaN) where nothing says how sure it is."""
+
+    gap: float
+    reach: float
+
+
+def lead(test: Factorial) -> Lead:
+    """Of a test whose cells have their values."""
+    first, *others = by_effect(test)
+    # Means of effects are sums of the cells' mean logarithms; so is the gap between two of them.
+    weights = dict.fromkeys(test.cells, 0.0)
+    for index, sign in [(first, 1), *((other, -1) for other in others[:1])]:
+        sign = sign if effect(test, index) > 0 else -sign
+        for mask in weights:
+            weights[mask] += sign * (1 if mask >> index & 1 else -1) * 2 / len(test.cells)
+    logs = {mask: np.log(cell.values) for mask, cell in test.cells.items()}
+    gap = float(sum(weights[mask] * np.mean(logs[mask]) for mask in weights))
+    if test.has_no_spread:
+        # Sums of logarithms leave what floating point leaves.
+        return Lead(round(gap, 9), 0.0)
+    freedom = sum(len(values) - 1 for values in logs.values())
+    if freedom == 0:
+        return Lead(gap, float("nan"))
+    variance = sum(float(np.sum((values - np.mean(values)) ** 2)) for values in logs.values()) / freedom
+    error = np.sqrt(variance * sum(weights[mask] ** 2 / len(logs[mask]) for mask in weights))
+    return Lead(gap, float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error))
 
 
 @dataclass(frozen=True)

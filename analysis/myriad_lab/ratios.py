@@ -2,7 +2,8 @@
 
 A ratio is that of geometric means, and its 95 % interval is Welch's t interval on the logarithms of cost: two groups of
 repetitions, each with its own spread. It needs no resampling, so it is the same every time. Where neither group has any spread (a
-modelled clock, counts of a deterministic run) the ratio is exact. One run a group, with a clock, has no interval.
+modelled clock, counts of a deterministic run) the ratio is exact, if the groups are of two seeds or more; of one seed it says so, for
+another seed has other names and sizes. One run a group, with a clock, has no interval.
 
 A table of many rows holds some that leave out 1 by chance. So a row of `against_peers` is called faster or slower only if it is
 significant at 5 % among all rows of its peer (Holm's correction); one whose interval alone leaves out 1 is `MAYBE`.
@@ -31,16 +32,18 @@ SPLIT_LEAST = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; `low` and `high` are missing (NaN) where nothing says how sure it is."""
+    """A value with its 95 % interval; `low` and `high` are missing (NaN) where nothing says how sure it is. `is_of_one_seed`: it needs
+    no repetitions, and nobody knows what another seed would give."""
 
     value: float
     low: float
     high: float
     n: tuple[int, ...] = ()
+    is_of_one_seed: bool = False
 
     @property
     def is_exact(self) -> bool:
-        return self.low == self.high
+        return self.low == self.high and not self.is_of_one_seed
 
     @property
     def has_interval(self) -> bool:

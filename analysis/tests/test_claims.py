@@ -9,6 +9,7 @@ import synthetic
 from myriad_lab import claims, factorial, papers, ratios, samples
 from myriad_lab.claims import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, UNDECIDED, Claim
 from myriad_lab.ratios import Estimate
+from myriad_lab.report import tables
 
 GROUPS = claims.read()
 
@@ -157,9 +158,63 @@ def test_counts_of_the_device_need_no_clock():
         for order, writes in (("sync", 3000), ("softdep", 1200))
     ]
     (found,) = found_of("writes-su", raw)
-    assert found.verdict == REPRODUCED and found.estimate.is_exact and found.estimate.value == pytest.approx(2.5)
+    assert found.verdict == REPRODUCED and found.estimate.is_of_one_seed and found.estimate.value == pytest.approx(2.5)
     (seeks,) = found_of("seeks-dp", [s | {"factors": {"dirpref": p}} for s, p in zip(raw, ("old", "new"), strict=True)])
     assert seeks.verdict == NOT_RUN and "seek_blocks" in seeks.why
+
+
+def modelled(workload="folder", phase="create", effects=(1 / 29, 1.0, 1.0, 0.98), both=1 / 12, seeds=1, noise=0.0):
+    """Runs on a modelled clock, each of a seed of its own, which moves times by `noise`."""
+    rng = np.random.default_rng(1)
+    raw = synthetic.factorial(workload, phase, effects, both, rng, noise, seeds, target="machine2001", clock="modelled")
+    return [s | {"seed": 1 + s["run"]} for s in raw]
+
+
+def test_a_modelled_clock_is_exact_of_two_seeds_and_says_so_of_one():
+    # One seed counted as exact: as if another seed, with other names and sizes, could not come out otherwise.
+    (one,) = found_of("folder-create-su", modelled())
+    assert one.verdict == REPRODUCED and one.estimate.is_of_one_seed and not one.estimate.is_exact
+    assert tables.interval(one.estimate).endswith("(one seed)")
+    # Repetitions of one seed add nothing.
+    (again,) = found_of("folder-create-su", [s | {"run": r} for s in modelled() for r in range(3)])
+    assert again.estimate.is_of_one_seed
+    (two,) = found_of("folder-create-su", modelled(seeds=2))
+    assert two.verdict == REPRODUCED and two.estimate.is_exact and tables.interval(two.estimate).endswith("(exact)")
+    (spread,) = found_of("folder-create-su", modelled(seeds=3, noise=0.05))
+    assert spread.estimate.low < spread.estimate.value < spread.estimate.high and not spread.estimate.is_of_one_seed
+
+
+def test_coefficients_of_one_seed_say_so():
+    of_build = {"workload": "build", "phase": "build", "effects": (0.5729, 0.8572, 0.981, 1.0007), "both": 0.99}
+    (one,) = found_of("buildworld-dpsu", modelled(**of_build))
+    assert one.verdict == REPRODUCED and one.estimate.is_of_one_seed
+    (two,) = found_of("buildworld-dpsu", modelled(**of_build, seeds=2))
+    assert two.verdict == REPRODUCED and two.estimate.is_exact
+    (test,) = factorial.find(samples.from_dicts(modelled(**of_build)))[0]
+    assert test.is_of_one_seed and not test.is_exact
+    terms = factorial.coefficients(test).set_index("term")
+    assert terms.loc["SU:DP", "shown"]
+
+
+def test_which_factor_is_largest_is_decided_by_the_runs():
+    # Whatever came out first was the largest, by however little.
+    def build(effects, noise, runs, **fields):
+        return synthetic.factorial("build", "build", effects, 1.0, np.random.default_rng(3), noise, runs, **fields)
+
+    apart, near = (0.57, 0.86, 0.98, 1.0), (0.80, 0.801, 0.98, 1.0)
+    (clear,) = found_of("buildworld-largest", build(apart, 0.02, 4))
+    assert clear.verdict == REPRODUCED and clear.value == "SU"
+    (close,) = found_of("buildworld-largest", build(near, 0.05, 4))
+    assert close.verdict == UNDECIDED and close.value in ("SU", "DP")
+    (other,) = found_of("buildworld-largest", build((0.86, 0.57, 0.98, 1.0), 0.02, 4))
+    assert other.verdict == NOT_REPRODUCED and other.value == "DP"
+    (alone,) = found_of("buildworld-largest", build(apart, 0.02, 1))
+    assert alone.verdict == UNDECIDED
+    of_build = {"workload": "build", "phase": "build", "effects": apart, "both": 1.0}
+    (one,) = found_of("buildworld-largest", modelled(**of_build))
+    assert one.verdict == REPRODUCED and "one seed" in one.why
+    (two,) = found_of("buildworld-largest", modelled(**of_build, seeds=2))
+    assert two.verdict == REPRODUCED and "one seed" not in two.why
 
 
 def test_a_coefficient_of_nothing_is_nothing():
@@ -207,6 +262,8 @@ def test_two_workloads_against_each_other():
         (("expect = [2, 8]", "expect = [8, 2]"), "expect"),
         (("to = \"SU\"", "to = \"XX\""), "XX"),
         (("paper = 3,", ""), "paper's value"),
+        # It was accepted, and ignored.
+        (('kind = "ratio", from = "", to = "SU"', 'kind = "coefficient", metric = "reads", term = "SU"'), "metric"),
         (("phase = \"p\"", "phase = \"p\", phrase = \"p\""), "phrase"),
         (("[[group]]", "[group]]"), "claims"),
     ],

@@ -21,7 +21,7 @@ def section(report: Report, files: list[str]) -> str:
                 "<b>The linear model</b> has a coefficient for every set of factors, in percent of the time with all off, as in FFSOPT 4.3; "
                 f"one is shown if p &lt; 1/{1 / SIGNIFICANCE:.0f}. Beside it stands the same model on the logarithm of time, whose "
                 "coefficients are factors.",
-                "<b>A modelled clock</b> has no noise: repetitions that agree are exact, and a difference is a difference.",
+                "<b>A modelled clock</b> has no noise: repetitions of several seeds that agree are exact; a result of one seed says so, for other names and sizes may give another.",
                 "<b>Verdicts.</b> Reproduced: the interval lies on the paper’s side of “no effect”, and the value in the expected range. "
                 "Direction only: the same side, another size. Undecided: the interval holds both answers. "
                 "For claims of no effect the whole interval has to be in the range.",

@@ -196,6 +196,8 @@ def _test(report: Report, test: Factorial, prefix: str, show: list[str]) -> str:
 def _model_caption(test: Factorial) -> str:
     if test.is_exact:
         return "Coefficients of the saturated model; repetitions do not differ, so all are exact, and those below a thousandth of the base are left out"
+    if test.has_no_spread:
+        return "Coefficients of the saturated model, of one seed, which gives the same every time; those below a thousandth of the base are left out"
     if all(cell.n == 1 for cell in test.cells.values()):
         return "Coefficients of the saturated model; one run of each combination has no error, so none is significant"
     return "Coefficients of the saturated model that are significant at 1/1000; in brackets: significant only in the other column"

@@ -68,7 +68,9 @@ def interval(estimate: Estimate | None, shown: str = "times") -> str:
         return f"{middle} (one run)"
     if estimate.is_exact:
         return f"{middle} (exact)"
-    return f"{middle} ({between(estimate.low, estimate.high, shown)})"
+    if estimate.low == estimate.high:
+        return f"{middle} (one seed)"
+    return f"{middle} ({between(estimate.low, estimate.high, shown)}{', one seed' if estimate.is_of_one_seed else ''})"
 
 
 def of_paper(claim: Claim) -> str:
@@ -152,16 +154,18 @@ def model(caption: str, test: Factorial) -> str:
         if not row["shown"] and (other is None or not other["shown"]):
             continue
         estimate = signed(row["estimate"], 2) if row["shown"] else f"({signed(row['estimate'], 2)})"
-        cells = [html.text(row["term"]), estimate, f"{row['sigma']:.2f}", _p(row["p"])]
+        cells = [html.text(row["term"]), estimate, f"{row['sigma']:.2f}", _p(row["p"], test)]
         if other is not None:
             ratio = "" if row["mask"] == 0 else times(float(np.exp(other["estimate"])))
-            cells += [ratio if other["shown"] else f"({ratio})", "" if row["mask"] == 0 else _p(other["p"])]
+            cells += [ratio if other["shown"] else f"({ratio})", "" if row["mask"] == 0 else _p(other["p"], test)]
         rows.append(cells)
     return html.table(caption, columns, rows)
 
 
-def _p(p: float) -> str:
-    return "exact" if np.isnan(p) else "&lt; 0.0001" if p < 1e-4 else f"{p:.4f}"
+def _p(p: float, test: Factorial) -> str:
+    if np.isnan(p):
+        return "one seed" if test.is_of_one_seed else "exact"
+    return "&lt; 0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
 def peers(caption: str, rows: pd.DataFrame) -> str:

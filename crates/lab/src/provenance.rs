@@ -1,7 +1,10 @@
 //! Where a result comes from: without it a number cannot be judged later.
 
 use serde::{Deserialize, Serialize};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{BufRead, BufReader};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +46,26 @@ fn commit() -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.is_empty()).then(|| text.trim().to_owned())
+}
+
+/// A hash of this program, as it runs: a checkout with changes has many programs by one name of a commit.
+pub fn program() -> Option<String> {
+    // Read once: it does not change while it runs.
+    static PROGRAM: OnceLock<Option<String>> = OnceLock::new();
+    let hash = || -> std::io::Result<String> {
+        let mut file = BufReader::with_capacity(1 << 20, std::fs::File::open("/proc/self/exe")?);
+        let mut hasher = DefaultHasher::new();
+        loop {
+            let bytes = file.fill_buf()?;
+            if bytes.is_empty() {
+                return Ok(format!("{:016x}", hasher.finish()));
+            }
+            hasher.write(bytes);
+            let count = bytes.len();
+            file.consume(count);
+        }
+    };
+    PROGRAM.get_or_init(|| hash().ok()).clone()
 }
 
 fn cpu_model() -> Option<String> {

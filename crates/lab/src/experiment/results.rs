@@ -23,6 +23,12 @@ pub struct Header {
     /// Of the whole; a sample's own is this plus its run.
     pub base_seed: u64,
     pub commit: String,
+    /// A hash of the program; old files do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// What the folder of the images lies on: type and source of its mount; old files do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     pub machine: Machine,
     pub suites: Vec<String>,
     pub targets: Vec<String>,
@@ -199,7 +205,10 @@ impl ResultFile {
             cell_bytes += text.len();
             let order = line.order;
             cell.push(line);
-            if expected(order) == Some(cell.len()) {
+            let Some(expected) = expected(order) else {
+                bail!("{}: it has samples of cell {order}, which only more --runs have", path.display());
+            };
+            if expected == cell.len() {
                 done.insert(order, std::mem::take(&mut cell));
                 end += std::mem::take(&mut cell_bytes);
             }
@@ -256,7 +265,10 @@ fn difference(there: &Header, here: &Header) -> Option<String> {
     let (there, here) = (value(there), value(here));
     let fields = here.as_object().expect("a header is an object");
     let (name, other) = fields.iter().find(|(name, value)| there.get(name.as_str()) != Some(value))?;
-    Some(format!("its {name} is {}, here it is {other}", there.get(name.as_str()).unwrap_or(&serde_json::Value::Null)))
+    Some(match there.get(name.as_str()) {
+        Some(value) => format!("its {name} is {value}, here it is {other}"),
+        None => format!("it does not say its {name}, here it is {other}"),
+    })
 }
 
 #[cfg(test)]
@@ -268,6 +280,8 @@ mod tests {
             scale: 0.25,
             base_seed: 1,
             commit: "abc".into(),
+            program: Some("0123456789abcdef".into()),
+            folder: Some("ext4 on /dev/vda".into()),
             machine: Machine { kernel: "Linux 6".into(), cpu: "x".into(), cores: 2, memory_bytes: 1 << 30 },
             suites: vec!["tar".into()],
             targets: vec!["process".into()],
@@ -372,14 +386,46 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), kept, "samples of another experiment are left alone");
     }
 
+    /// A file from before the header had these fields says neither which program took its samples, nor where.
+    #[test]
+    fn a_file_that_does_not_say_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.jsonl");
+        ResultFile::create(&path, &Header { program: None, folder: None, ..header() }).unwrap();
+        let refused = ResultFile::resume(&path, &header(), |_| Some(1)).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("it does not say its "), "{refused}");
+    }
+
+    /// With fewer --runs the file was said to lack samples in the middle, which it did not.
+    #[test]
+    fn fewer_runs_are_refused_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.jsonl");
+        let mut file = ResultFile::create(&path, &header()).unwrap();
+        for order in 0..4 {
+            file.add(&[line(order, "unpack"), line(order, "remove")]).unwrap();
+        }
+        let whole = std::fs::read(&path).unwrap();
+        let refused = ResultFile::resume(&path, &header(), |order| (order < 2).then_some(2)).map(drop);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("more --runs"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole, "what is refused is left alone");
+    }
+
     #[test]
     fn samples_of_another_experiment_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("samples.jsonl");
         ResultFile::create(&path, &header()).unwrap();
-        let other = Header { base_seed: 2, ..header() };
-        let refused = ResultFile::resume(&path, &other, |_| Some(1)).map(drop).unwrap_err().to_string();
-        assert!(refused.ends_with("its base_seed is 1, here it is 2"), "{refused}");
+        let refused =
+            |header: &Header| ResultFile::resume(&path, header, |_| Some(1)).map(drop).unwrap_err().to_string();
+        let said = refused(&Header { base_seed: 2, ..header() });
+        assert!(said.ends_with("its base_seed is 1, here it is 2"), "{said}");
+        // Another program of the same commit, and another disk: their samples were taken for repetitions.
+        let said = refused(&Header { program: Some("other".into()), ..header() });
+        assert!(said.ends_with("its program is \"0123456789abcdef\", here it is \"other\""), "{said}");
+        let said = refused(&Header { folder: Some("tmpfs on tmpfs".into()), ..header() });
+        assert!(said.ends_with("its folder is \"ext4 on /dev/vda\", here it is \"tmpfs on tmpfs\""), "{said}");
         std::fs::write(&path, "not samples\n").unwrap();
         assert!(ResultFile::resume(&path, &header(), |_| Some(1)).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"not samples\n", "what is no file of samples is left alone");

@@ -14,6 +14,7 @@ use crate::provenance::{self, Provenance};
 use crate::runner::{RunOptions, Sample, can_run, run_phase};
 use crate::schedule;
 use crate::slowdown::Slowdown;
+use crate::targets::sys_calls::lies_on;
 use crate::targets::{Durability, Target};
 use crate::tools;
 use crate::workloads::Workload;
@@ -198,6 +199,8 @@ impl Experiment {
             scale: self.scale.0,
             base_seed: self.seed,
             commit,
+            program: provenance::program(),
+            folder: lies_on(&self.folder),
             machine: Machine { kernel, cpu, cores: cpus as u64, memory_bytes },
             suites: self.suites.iter().map(|suite| suite.name.to_owned()).collect(),
             targets: places.iter().map(|place| place.name().to_owned()).collect(),

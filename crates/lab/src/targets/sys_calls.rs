@@ -178,25 +178,35 @@ pub fn remove_all(folder: &Path) -> Result<()> {
 /// The block device below a path, by its name in /sys/class/block. By mount table, because btrfs' st_dev is not a device.
 fn device_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
-    // Of this thread, which may have a mount namespace of its own.
-    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
-    let source = source_of(&table, &path)?;
+    let (_, source) = mount_of(&mount_table()?, &path)?;
     let device = Path::new(&source).canonicalize().ok()?;
     device.starts_with("/dev").then(|| device.file_name()?.to_str().map(str::to_owned))?
 }
 
-/// Source of the last mount on the longest mount point above `path`.
-fn source_of(mountinfo: &str, path: &Path) -> Option<String> {
-    let mut best: Option<(usize, &str)> = None;
+/// What a folder lies on: `ext4 on /dev/sda1`.
+pub fn lies_on(folder: &Path) -> Option<String> {
+    let (kind, source) = mount_of(&mount_table()?, &folder.canonicalize().ok()?)?;
+    Some(format!("{kind} on {source}"))
+}
+
+/// Of this thread, which may have a mount namespace of its own.
+fn mount_table() -> Option<String> {
+    std::fs::read_to_string("/proc/thread-self/mountinfo").ok()
+}
+
+/// Type and source of the last mount on the longest mount point above `path`.
+fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
+    let mut best: Option<(usize, (&str, &str))> = None;
     for line in mountinfo.lines() {
         let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
-        let (Some(point), Some(source)) = (mount.split(' ').nth(4), filesystem.split(' ').nth(1)) else { continue };
+        let (Some(point), Some((kind, rest))) = (mount.split(' ').nth(4), filesystem.split_once(' ')) else { continue };
+        let source = rest.split(' ').next().unwrap_or_default();
         let point = point.replace("\\040", " ");
         if path.starts_with(&point) && best.is_none_or(|(length, _)| point.len() >= length) {
-            best = Some((point.len(), source));
+            best = Some((point.len(), (kind, source)));
         }
     }
-    best.map(|(_, source)| source.to_owned())
+    best.map(|(_, (kind, source))| (kind.to_owned(), source.to_owned()))
 }
 
 /// What a block device was asked since it is there.
@@ -529,15 +539,15 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[test]
-    fn mount_table() {
+    fn mounts_of_a_table() {
         let table = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
                      30 22 0:40 / /tmp/a\\040b rw,noatime shared:1 - btrfs /dev/loop3 rw\n\
                      31 22 0:41 / /tmp/a\\040bc rw - tmpfs tmpfs rw\n\
                      32 30 7:4 / /tmp/a\\040b rw - xfs /dev/loop4 rw\n";
-        let source = |path: &str| source_of(table, Path::new(path));
-        assert_eq!(source("/etc").as_deref(), Some("/dev/vda"));
-        assert_eq!(source("/tmp/a b/c").as_deref(), Some("/dev/loop4"));
-        assert_eq!(source("/tmp/a bc").as_deref(), Some("tmpfs"));
+        let mount = |path: &str| mount_of(table, Path::new(path)).map(|(kind, source)| format!("{kind} on {source}"));
+        assert_eq!(mount("/etc").as_deref(), Some("ext4 on /dev/vda"));
+        assert_eq!(mount("/tmp/a b/c").as_deref(), Some("xfs on /dev/loop4"));
+        assert_eq!(mount("/tmp/a bc").as_deref(), Some("tmpfs on tmpfs"));
     }
 
     #[test]
