@@ -3,6 +3,7 @@
 use super::delalloc::{self, drop_page_range, page, set_ahead};
 use super::fragments::{self, Filled};
 use super::load::{EXTENTS_PER_TXN, free_rest, load};
+use super::read::EXTENTS_PER_LOOK;
 use super::{FileData, OpenFile};
 use crate::counters::Count;
 use crate::dir::BlockSource;
@@ -20,9 +21,6 @@ use myriad_format::inode::S_IFREG;
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
-
-/// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
-const EXTENTS_PER_LOOK: u32 = 1024;
 
 /// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
 /// not.
