@@ -110,7 +110,9 @@ fn take_frame(volume: &Volume) -> Result<u32> {
         if let Some(frame) = volume.cache.take_private() {
             return Ok(frame);
         }
-        volume.make_room_quietly();
+        if let Err(error @ Error::HostFull(_)) = volume.try_make_room() {
+            return Err(error);
+        }
     }
     Err(Errno::NOMEM.into())
 }
@@ -238,7 +240,8 @@ pub(crate) fn write(
     Ok(done)
 }
 
-/// The end of an operation on a file's content: makes it durable where order `sync` promises that. Without the file's data lock.
+/// The end of an operation on a file's content: makes it durable where order `sync` promises that. Without the file's data lock. After
+/// an error the change is there, and not durable.
 pub(super) fn before_return(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     if volume.returns_data() && !planted(Bug::SyncDataForgotten) {
         flush(volume, file)?;
@@ -255,6 +258,10 @@ fn write_part(
     append: bool,
     passing: bool,
 ) -> Result<usize> {
+    if volume.files.is_over_bound.load(Ordering::Relaxed) {
+        volume.commit_now()?;
+        volume.files.is_over_bound.store(false, Ordering::Relaxed);
+    }
     let put = || {
         let mut data = file.data.write();
         data.passing = passing;
@@ -290,6 +297,16 @@ fn write_part(
         }
         written => written?,
     };
+    match settle_write(volume, file) {
+        // What was taken is in the file. It stays dirty until the host has room; the next write is refused, and whoever syncs is told.
+        Err(Error::HostFull(_)) => volume.files.is_over_bound.store(true, Ordering::Relaxed),
+        settled => settled?,
+    }
+    Ok(written)
+}
+
+/// Flushes what a write has put into pages, if that must not wait, and keeps dirty data within bounds.
+fn settle_write(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
     if volume.live.allocates_at_write() || file.writes_through(volume.epoch.current()) {
         flush(volume, file)?;
@@ -300,7 +317,7 @@ fn write_part(
     } else if dirty > volume.limits.dirty_pages_due {
         volume.wake_background(true);
     }
-    Ok(written)
+    Ok(())
 }
 
 fn write_pages(

@@ -175,6 +175,8 @@ pub(crate) struct OpenFiles {
     pub dirty: Mutex<{ Rank::Leaf as u8 }, Vec<Arc<OpenFile>>>,
     /// Pages dirty in all files.
     pub dirty_pages: AtomicU64,
+    /// A write has taken its bytes, and the host had no room to bring dirty data back within bounds: no write takes more before it has.
+    pub is_over_bound: AtomicBool,
     flushes: OwnLine,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
@@ -211,6 +213,7 @@ impl OpenFiles {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
+            is_over_bound: AtomicBool::new(false),
             flushes: OwnLine::default(),
             dead: Mutex::new(HashMap::new()),
             cut: Mutex::new(VecDeque::new()),

@@ -220,10 +220,13 @@ impl Volume {
 
     pub fn make_room_quietly(&self) {
         // A failure shows in what needs the room.
-        let _ = self.cache.sweep(Sweep::ForRoom);
-        if !self.cache.has_free_frames() && !self.options.read_only {
-            let _ = self.make_room();
-        }
+        let _ = self.try_make_room();
+    }
+
+    /// As [`Self::make_room_quietly`], for who says why there is none.
+    pub fn try_make_room(&self) -> Result<()> {
+        self.cache.sweep(Sweep::ForRoom);
+        if self.cache.has_free_frames() || self.options.read_only { Ok(()) } else { self.make_room() }
     }
 
     /// Waits for limbo to let go of its blocks, until there are `blocks` to spare or no more come. Others may take at once what comes; one
