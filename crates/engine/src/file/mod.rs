@@ -100,7 +100,8 @@ pub(crate) struct FileData {
     pub loaded: bool,
     /// A truncation to nothing that has not reached the inode: its extents are void.
     pub emptied: bool,
-    /// A truncation has left blocks past the size: the host had no room for what it takes to free them.
+    /// A truncation has left blocks past the size, because the host had no room for what it takes to free them, or something could not be
+    /// read.
     pub has_rest: bool,
     /// A flush in parts has mapped pages past the size that the inode has until the last part.
     pub mapped_past: bool,

@@ -122,15 +122,14 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     drop_page_range(volume, data, first_gone..u64::MAX);
     data.size = size;
     set_ahead(volume, file, data, true);
-    match left.map_or(Ok(()), |from| free_rest(volume, file, from)) {
-        Err(Error::HostFull(_)) => {
-            // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
-            data.has_rest = true;
-            Ok(())
-        }
-        // The file may grow before the next opening does the rest.
-        result => result.inspect_err(|error| volume.shut_down(error)),
+    if let Some(from) = left
+        && let Err(error) = free_rest(volume, file, from)
+    {
+        volume.check_not_shut_down().map_err(|_| error)?;
+        // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
+        data.has_rest = true;
     }
+    Ok(())
 }
 
 /// Whether the file has so few extents that one transaction can free them with the flush of what follows. If so, notes

@@ -304,6 +304,44 @@ fn a_cut_that_fails_has_cut_nothing() {
     assert!(failures > 3, "{failures}");
 }
 
+/// A cut that frees more than one transaction can met an error at the beginning of one, the file having its new size: that shut the
+/// volume down.
+#[test]
+fn a_cut_whose_rest_cannot_be_read_is_finished_later() {
+    const BLOCK: usize = 512;
+    let mut unfinished = 0;
+    // Where a part begins with another leaf, it reads that before it changes anything.
+    for (left, nth) in (0..28).flat_map(|left| (1..=20).map(move |nth| (2 * left * BLOCK + 5, nth))) {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        crate::mkfs::format(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
+        let volume = testing::open(device.clone());
+        let file = open(&volume, "file");
+        for i in 0..400 {
+            put(&volume, &file, &[1; BLOCK], (2 * i * BLOCK) as u64);
+        }
+        flush(&volume, &file).unwrap();
+        out_of_memory(&volume);
+        device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
+        let cut = truncate(&volume, &Cred::root(), &file, left as u64);
+        if cut.is_err() || !file.data.read().has_rest {
+            // Refused, or in the middle of a change, or done.
+            continue;
+        }
+        unfinished += 1;
+        // It does not grow over what is left.
+        assert!(truncate(&volume, &Cred::root(), &file, 700 * BLOCK as u64).is_err());
+        volume.check_running().unwrap();
+        device.clear();
+        truncate(&volume, &Cred::root(), &file, 700 * BLOCK as u64).unwrap();
+        let bytes = content(&volume, &file);
+        assert!(bytes[left - 5..left] == [1; 5] && bytes[left..].iter().all(|&byte| byte == 0));
+        flush(&volume, &file).unwrap();
+        volume.commit_now().unwrap();
+        assert!(volume.orphans.numbers().is_empty());
+    }
+    assert!(unfinished > 0);
+}
+
 /// Zeroing a range frees its blocks and takes others: without room for all of them it had freed them first.
 #[test]
 fn a_range_that_there_is_no_room_to_zero_keeps_its_content() {
