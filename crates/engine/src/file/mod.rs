@@ -30,15 +30,17 @@ mod cut;
 mod delalloc;
 mod fragments;
 mod load;
+mod part;
 mod read;
 mod resize;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use delalloc::{
-    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, map_pages, mark_dead, publish_pages,
-    write,
+    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, flush_idle_for_room, map_pages,
+    mark_dead, publish_pages, write,
 };
+pub(crate) use part::frames_of_run;
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 

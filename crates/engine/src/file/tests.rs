@@ -43,6 +43,39 @@ fn scattered(device: Arc<dyn BlockDevice>) -> (Volume, Arc<OpenFile>) {
     (volume, file)
 }
 
+/// Whoever wants frames has idle files flushed. Their flushes came one after the other and nobody looked whether there were frames
+/// left for the next: the 250 pages of `idle` wanted as many leaves of its map, and the reserve was used up in the middle of a change.
+#[test]
+fn who_has_idle_files_flushed_for_frames_leaves_some() {
+    const BLOCK: u64 = 512;
+    /// More than a leaf has.
+    const APART: u64 = 2 * 32;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    crate::mkfs::format(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
+    let volume = testing::open_with(device, 0);
+    assert_eq!(volume.cache.frame_count(), 1024);
+    let [idle, large] = ["idle", "large"].map(|name| open(&volume, name));
+    for i in 0..250 * APART / 2 {
+        put(&volume, &idle, &[1; BLOCK as usize], 2 * i * BLOCK);
+    }
+    flush(&volume, &idle).unwrap();
+    out_of_memory(&volume);
+    for i in 0..250 {
+        put(&volume, &idle, &[2; BLOCK as usize], (i * APART + 1) * BLOCK);
+    }
+    assert_eq!(idle.data.read().pages.len(), 250, "nobody had it flushed");
+    let written = write(&volume, &Cred::root(), &large, &[3; 1 << 20], 0, false, false).unwrap();
+    volume.check_running().unwrap();
+    let bytes = content(&volume, &idle);
+    for (block, bytes) in bytes.chunks(BLOCK as usize).enumerate() {
+        let expected = if block % 2 == 0 { 1 } else { 2 * u8::from(block as u64 % APART == 1) };
+        assert!(bytes.iter().all(|&byte| byte == expected), "block {block}");
+    }
+    assert!(content(&volume, &large) == vec![3; written]);
+    flush_all(&volume).unwrap();
+    volume.commit_now().unwrap();
+}
+
 /// Brings everything home, and lets go of it.
 fn out_of_memory(volume: &Volume) {
     volume.checkpointer.lock().settle(volume).unwrap();
