@@ -37,7 +37,9 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>>
 fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsBlock, &[u8])) -> Result<()> {
     let Some(AttributeRoot { mut block, count }) = raw.attribute_root() else { return Ok(()) };
     for index in 0..usize::from(count) {
-        block = look.read(block, BlockKind::Attributes, |bytes| {
+        let mut next = FsBlock::NONE;
+        // A chain may have more blocks than there are frames.
+        look.volume.cache.pass_over(block, 1, BlockKind::Attributes, &mut |_, bytes| {
             header::verify_owner(bytes, block, ino.0)?;
             let raw = AttrBlockHeader::read(bytes);
             let length = raw.length.get() as usize;
@@ -45,8 +47,10 @@ fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(F
                 return Err(corrupt(ino, "block", block.0));
             }
             f(block, &bytes[AttrBlockHeader::SIZE..AttrBlockHeader::SIZE + length]);
-            Ok(FsBlock(raw.next.get()))
-        })??;
+            next = FsBlock(raw.next.get());
+            Ok(true)
+        })?;
+        block = next;
     }
     if !block.is_none() {
         return Err(corrupt(ino, "chain length", u64::from(count)));
@@ -79,7 +83,7 @@ pub(crate) fn blocks_for(block_size: usize, len: usize) -> u64 {
 }
 
 /// Gives an inode this packed list, in place of what it has. Changes `raw`. The transaction has reserved
-/// [`blocks_for`] the list.
+/// [`blocks_for`] the list, and asked for as many frames.
 pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]) -> Result<()> {
     if list.len() > LIST_MAX {
         return Err(Errno::NOSPC.into());

@@ -350,6 +350,50 @@ fn a_truncation_in_several_parts_is_finished_later() {
     }
 }
 
+/// A write had taken its bytes, and then waited for a checkpoint to keep memory within bounds, for which the host had no room. It
+/// answered ENOSPC for what was in the file: whoever appended the record again had it twice.
+#[test]
+fn what_a_write_refuses_on_a_full_host_is_not_in_the_file() {
+    const RECORD: usize = 5000;
+    for data_checksums in [false, true] {
+        let device = format(64 << 20, &MkfsOptions { data_checksums, ..MkfsOptions::default() });
+        let fs = open_with(device.clone(), Order::Log, 4 << 20);
+        let session = fs.session(Cred::root());
+        let file = session.open("log", OpenOptions { append: true, ..WRITE }).unwrap();
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, ENOSPC);
+        let mut taken = Vec::new();
+        let mut append = |is_full: bool| {
+            for _ in 0..4000 {
+                let record = [taken.len() as u8; RECORD];
+                match file.write_at(&record, 0) {
+                    Ok(written) => taken.extend_from_slice(&record[..written]),
+                    Err(error) => {
+                        assert!(is_full && matches!(error, Error::HostFull(_)), "{error}");
+                        break;
+                    }
+                }
+                if !is_full && taken.len() > 12 << 20 {
+                    break;
+                }
+            }
+            assert_eq!(file.stat().unwrap().size, taken.len() as u64);
+            assert_eq!(fs.shut_down_reason(), None);
+        };
+        // As long as it is full, it stays refused.
+        append(true);
+        append(true);
+        append(true);
+        device.clear();
+        append(false);
+        fs.sync().unwrap();
+        assert!(session.read("log").unwrap() == taken);
+        assert!(taken.len() > 12 << 20);
+        drop((file, session));
+        fs.close().unwrap();
+        check_silent(&Devices { main: crashed(&device), log: None }).unwrap();
+    }
+}
+
 /// A flush that fails for lack of room has lost what the host had taken: that is no full host any more, but a failed device.
 #[test]
 fn a_flush_without_room_is_the_end() {

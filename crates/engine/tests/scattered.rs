@@ -63,6 +63,35 @@ fn many_pieces_freed_at_once_reach_the_trees_in_several_checkpoints() {
     check_silent(&cut);
 }
 
+/// All of what one read asks for was looked up in the file's map in one stay inside the gate, where nothing is evicted: of a file with
+/// more leaves than the cache has frames, a read of the whole got ENOMEM, each time.
+#[test]
+fn a_file_is_read_at_once_though_its_map_is_larger_than_the_cache() {
+    const BLOCK: usize = 512;
+    const PIECES: usize = 60_000;
+    for data_checksums in [false, true] {
+        let mkfs = MkfsOptions { block_size: 512, data_checksums, ..MkfsOptions::default() };
+        let (device, fs) = volume(128 << 20, mkfs);
+        let session = fs.session(Cred::root());
+        let file = session.open("file", WRITE).unwrap();
+        for piece in 0..PIECES {
+            file.write_at(&[piece as u8; BLOCK], (2 * piece * BLOCK) as u64).unwrap();
+        }
+        drop((file, session));
+        fs.close().unwrap();
+        let options =
+            MountOptions { background: false, commit_interval_ms: 0, cache_size: 1 << 20, ..MountOptions::default() };
+        let fs = Fs::open_device(device.clone(), None, options).unwrap();
+        let bytes = fs.session(Cred::root()).read("file").unwrap();
+        assert_eq!(bytes.len(), (2 * PIECES - 1) * BLOCK);
+        for (at, block) in bytes.chunks(BLOCK).enumerate() {
+            let expected = if at % 2 == 0 { (at / 2) as u8 } else { 0 };
+            assert!(block.iter().all(|&byte| byte == expected), "block {at}");
+        }
+        fs.close().unwrap();
+    }
+}
+
 /// What was allocated was counted beside the promise for all of it: with more than one piece, half of what is free was all
 /// that could be had.
 #[test]

@@ -32,7 +32,7 @@ impl Cache {
     /// A frame outside the table, for a file's dirty data. `None`: make room first.
     pub fn take_private(&self) -> Option<u32> {
         let state = self.state.lock();
-        if state.free_count() <= self.reserve { None } else { self.make_private(state).ok() }
+        if state.unasked_count() <= self.reserve { None } else { self.make_private(state).ok() }
     }
 
     /// As [`Self::take_private`], for an operation inside the gate, which cannot make room: from the reserve if need be.

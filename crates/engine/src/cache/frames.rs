@@ -7,11 +7,25 @@ use crate::error::{Errno, Result};
 use myriad_device::BlockSet;
 use std::sync::atomic::Ordering;
 
+/// Frames that an operation may take inside the gate without having asked for them. The reserve has so many for several at a time.
+pub(crate) const FRAMES_UNASKED: usize = 64;
+
+/// What of the free frames is left to others by who asks for many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// All of the reserve.
+    Reserve,
+    /// Half of the reserve: for who works to make room.
+    HalfOfReserve,
+}
+
 /// What a sweep evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sweep {
     /// Frames not touched lately, a batch of 1/32 of the cache.
     ForRoom,
+    /// As many, or one more than this if that is more.
+    ForFrames(usize),
     /// All that may go.
     Everything,
 }
@@ -24,6 +38,8 @@ pub(super) struct State {
     /// At this value of `unused`, the warmer is told to go on.
     pub warm_at: u32,
     pub frames: u32,
+    /// Of the free frames, those that operations inside the gate have asked for.
+    pub asked: usize,
     /// Clock hand: the next frame to consider.
     pub hand: u32,
     /// Blocks of inodes that were given back and have not been made anew as metadata. What the device has of them may be
@@ -35,6 +51,11 @@ pub(super) struct State {
 impl State {
     pub fn free_count(&self) -> usize {
         self.free.len() + (self.frames - self.unused) as usize
+    }
+
+    /// Free frames that nobody has asked for.
+    pub fn unasked_count(&self) -> usize {
+        self.free_count().saturating_sub(self.asked)
     }
 }
 
@@ -70,7 +91,7 @@ impl Cache {
 
     /// To be called whenever that changed which an operation looks at before it begins. Under the state mutex.
     pub(super) fn note_room(&self, state: &State) {
-        let room = if state.directories.wants_sweep() { 0 } else { state.free_count() };
+        let room = if state.directories.wants_sweep() { 0 } else { state.unasked_count() };
         self.room.store(room, Ordering::Relaxed);
     }
 
@@ -88,7 +109,35 @@ impl Cache {
 
     /// Free frames that operations already inside the gate do not need.
     pub fn spare_frames(&self) -> usize {
-        self.free_frames().saturating_sub(self.reserve)
+        self.state.lock().unasked_count().saturating_sub(self.reserve)
+    }
+
+    /// Keeps free frames for an operation inside the gate, until it says [`Self::asked_end`] on its way out. False, with none kept, if
+    /// that does not leave enough for others. What it has taken by then counts twice, so others rather ask for a sweep too early.
+    pub fn ask(&self, frames: usize, leaving: Leaving) -> bool {
+        let left = match leaving {
+            Leaving::Reserve => self.reserve,
+            Leaving::HalfOfReserve => self.reserve / 2,
+        };
+        let mut state = self.state.lock();
+        let fits = state.unasked_count() >= left + frames;
+        if fits {
+            state.asked += frames;
+            self.note_room(&state);
+        }
+        fits
+    }
+
+    /// The operation that asked for so many frames needs no more of them.
+    pub fn asked_end(&self, frames: usize) {
+        let mut state = self.state.lock();
+        state.asked -= frames;
+        self.note_room(&state);
+    }
+
+    /// The most frames that one operation may ask for. More would leave the others nothing that may stay.
+    pub fn ask_max(&self) -> usize {
+        (self.frame_count() - self.reserve) / 2
     }
 
     pub fn free_frames(&self) -> usize {
@@ -120,10 +169,16 @@ impl Cache {
         let everything = sweep == Sweep::Everything;
         let closed = self.gate.close();
         let mut state = self.state.lock();
+        assert_eq!(state.asked, 0, "who has asked for frames is inside the gate");
         self.counters.bump(Count::cache_sweeps);
         // Frames never used hold nothing to evict.
         let frames = state.unused;
-        let want = if everything { usize::MAX } else { self.reserve + (self.arena.len() / 32).max(64) };
+        let batch = (self.arena.len() / 32).max(64);
+        let want = match sweep {
+            Sweep::ForRoom => self.reserve + batch,
+            Sweep::ForFrames(frames) => self.reserve + batch.max(frames + 1),
+            Sweep::Everything => usize::MAX,
+        };
         let mut freed = if everything { 0 } else { self.sweep_directories(&mut state) };
         let leaves_directories = !everything && state.directories.is_bounded();
         for _ in 0..frames * 2 {

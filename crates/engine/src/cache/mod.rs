@@ -32,7 +32,7 @@ use ahead::{Neighbourhoods, Streams};
 pub(crate) use arena::{Arena, FrameHeader, FrameRead, FrameWrite, Place, ProcessMark, SharedBytes, Zeroed, prefetch};
 use directories::Directories;
 use frames::State;
-pub(crate) use frames::Sweep;
+pub(crate) use frames::{FRAMES_UNASKED, Leaving, Sweep};
 pub(crate) use gate::{Closed, Entered, Gate, LIGHT_SUM_MAX};
 use warm::Warmer;
 
@@ -94,7 +94,8 @@ pub(crate) struct Cache {
     neighbourhoods: Neighbourhoods,
     /// Written data that nobody wants to keep, and what was overwritten: goes when the gate closes next.
     passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
-    /// Frames kept for operations already inside the gate, which cannot evict.
+    /// Frames kept for operations already inside the gate, which cannot evict. Each takes [`FRAMES_UNASKED`] of them at most, or has
+    /// asked.
     reserve: usize,
     pub device: Arc<dyn BlockDevice>,
     pub volume: [u8; 16],
@@ -175,6 +176,7 @@ impl Cache {
                 unused: 0,
                 warm_at: warm::BEGIN,
                 frames: frames as u32,
+                asked: 0,
                 hand: 0,
                 barred: BlockSet::default(),
                 directories: Directories::default(),
@@ -315,7 +317,7 @@ impl Cache {
         let is_barred = kind != flag::DATA && state.barred.contains(block.0);
         // Nobody waits for it: it is no reason for a pool to hold more than it may.
         let is_full = directories::holds_directory(kind) && state.directories.is_full();
-        if is_barred || is_full || state.free_count() <= self.reserve || self.find(block).is_some() {
+        if is_barred || is_full || state.unasked_count() <= self.reserve || self.find(block).is_some() {
             return None;
         }
         let index = self.claim(state, block, kind).ok()?;

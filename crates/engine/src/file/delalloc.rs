@@ -11,6 +11,7 @@
 
 use super::fragments;
 use super::load::load;
+use super::part::part_of;
 use super::read::InPlace;
 use super::{FileData, OpenFile};
 use crate::cache::Placed;
@@ -43,6 +44,9 @@ const ORDERED_MAX: u64 = 3;
 /// Blocks in one piece that data with checksums looks for, before it takes what there is: at 4 KiB what one request to the
 /// device has.
 const RUN_BLOCKS: u32 = 256;
+
+/// For fewer frames a flush that makes room begins no transaction.
+const DIRECT_FRAMES_MIN: usize = 32;
 
 /// Bytes written under one hold of the data lock.
 const WRITE_PART: usize = 4 << 20;
@@ -110,7 +114,9 @@ fn take_frame(volume: &Volume) -> Result<u32> {
         if let Some(frame) = volume.cache.take_private() {
             return Ok(frame);
         }
-        volume.make_room_quietly();
+        if let Err(error @ Error::HostFull(_)) = volume.try_make_room() {
+            return Err(error);
+        }
     }
     Err(Errno::NOMEM.into())
 }
@@ -238,7 +244,8 @@ pub(crate) fn write(
     Ok(done)
 }
 
-/// The end of an operation on a file's content: makes it durable where order `sync` promises that. Without the file's data lock.
+/// The end of an operation on a file's content: makes it durable where order `sync` promises that. Without the file's data lock. After
+/// an error the change is there, and not durable.
 pub(super) fn before_return(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     if volume.returns_data() && !planted(Bug::SyncDataForgotten) {
         flush(volume, file)?;
@@ -255,6 +262,10 @@ fn write_part(
     append: bool,
     passing: bool,
 ) -> Result<usize> {
+    if volume.files.is_over_bound.load(Ordering::Relaxed) {
+        volume.commit_now()?;
+        volume.files.is_over_bound.store(false, Ordering::Relaxed);
+    }
     let put = || {
         let mut data = file.data.write();
         data.passing = passing;
@@ -290,6 +301,16 @@ fn write_part(
         }
         written => written?,
     };
+    match settle_write(volume, file) {
+        // What was taken is in the file. It stays dirty until the host has room; the next write is refused, and whoever syncs is told.
+        Err(Error::HostFull(_)) => volume.files.is_over_bound.store(true, Ordering::Relaxed),
+        settled => settled?,
+    }
+    Ok(written)
+}
+
+/// Flushes what a write has put into pages, if that must not wait, and keeps dirty data within bounds.
+fn settle_write(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
     if volume.live.allocates_at_write() || file.writes_through(volume.epoch.current()) {
         flush(volume, file)?;
@@ -300,7 +321,7 @@ fn write_part(
     } else if dirty > volume.limits.dirty_pages_due {
         volume.wake_background(true);
     }
-    Ok(written)
+    Ok(())
 }
 
 fn write_pages(
@@ -357,13 +378,23 @@ pub(super) fn drop_set_id(volume: &Volume, cred: &Cred, file: &OpenFile) -> Resu
     Ok(())
 }
 
-/// Flushes the dirty files that nobody is using right now: for whoever needs memory or space while holding a file's data
-/// lock. A file that cannot be flushed stays dirty, and is told of when it is synced.
+/// Flushes the dirty files that nobody is using right now: for whoever needs space while holding a file's data lock. A file that cannot
+/// be flushed stays dirty, and is told of when it is synced.
 pub(crate) fn flush_idle(volume: &Volume) -> Result<()> {
+    flush_tried(volume, &Enter::Throttled)
+}
+
+/// As [`flush_idle`], for whoever makes room in the cache. It begins with no frames but the reserve, and leaves half of that: what it
+/// has changed has to be evicted before more can be flushed.
+pub(crate) fn flush_idle_for_room(volume: &Volume) -> Result<()> {
+    flush_tried(volume, &Enter::Direct)
+}
+
+fn flush_tried(volume: &Volume, enter: &Enter) -> Result<()> {
     let files = volume.files.dirty.lock().clone();
     for file in files {
         if let Some(data) = file.data.try_write() {
-            let _ = flush_locked(volume, &file, data, Enter::Direct);
+            let _ = flush_locked(volume, &file, data, enter);
         }
     }
     unlist_flushed(volume);
@@ -427,14 +458,15 @@ pub(crate) fn flush(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     if planted(Bug::FlushNotAwaited) && file.data.try_write().is_none() {
         return Ok(());
     }
-    flush_locked(volume, file, file.data.write(), Enter::Throttled)
+    flush_locked(volume, file, file.data.write(), &Enter::Throttled)
 }
 
-/// How a flush begins its transaction.
+/// How a flush begins its transactions.
 pub(super) enum Enter {
     /// As any operation: it may have to wait for a checkpoint.
     Throttled,
-    /// For whoever makes room, perhaps for a checkpoint.
+    /// For whoever makes room, perhaps for a checkpoint. ENOMEM, with the rest left dirty, once it has used up half of the reserve of
+    /// frames.
     Direct,
 }
 
@@ -442,7 +474,7 @@ fn flush_locked(
     volume: &Volume,
     file: &Arc<OpenFile>,
     mut data: crate::locks::RwLockWriteGuard<'_, FileData>,
-    enter: Enter,
+    enter: &Enter,
 ) -> Result<()> {
     if !file.ahead.load(Ordering::Acquire) {
         return Ok(());
@@ -454,7 +486,7 @@ fn flush_locked(
     volume.counters.bump(Count::delalloc_flushes);
     volume.counters.add(Count::delalloc_pages, data.pages.len() as u64);
     loop {
-        match flush_pages(volume, file, &mut data, &enter) {
+        match flush_pages(volume, file, &mut data, enter) {
             Ok(Flushed::Some) => {}
             Ok(Flushed::All) => break,
             Ok(Flushed::Gone) => {
@@ -491,27 +523,9 @@ pub(super) fn flush_pages(
     data: &mut FileData,
     enter: &Enter,
 ) -> Result<Flushed> {
-    // What a cut leaves and what comes after it go together; all of that is new and overwrites nothing.
-    let mut room = if data.emptied { usize::MAX } else { volume.limits.overwrite_pages_max };
-    let mut next = None;
-    let mut fits = |block: u64| {
-        // What a file block holds goes together: its flush may move it.
-        let is_same = |next: u64| (next - 1) >> volume.geometry.fragment_bits == block >> volume.geometry.fragment_bits;
-        let continues = next.is_some_and(|next| next == block || is_same(next)) && !volume.geometry.has_checksums;
-        next = Some(block + 1);
-        let left = room.checked_sub(usize::from(!continues));
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
-    let pages: Vec<Page> = data.pages.iter().take_while(|&(&block, _)| fits(block)).map(page).collect();
+    let (mut txn, pages) = begin_part(volume, data, enter)?;
     let is_last = pages.len() == data.pages.len();
     let node = file.node();
-    let mut txn = match enter {
-        // What it may need, its pages were promised.
-        Enter::Throttled => volume.begin_giving(0)?,
-        Enter::Direct => Txn::enter(volume),
-    };
     // Else data would be held back, and then once more what points to it.
     txn.count_from(file.ahead_since.load(Ordering::Relaxed));
     let result = (|txn: &mut Txn<'_>| {
@@ -560,6 +574,40 @@ pub(super) fn flush_pages(
     }
     return_promises(volume, data);
     Ok(if is_last { Flushed::All } else { Flushed::Some })
+}
+
+/// Begins a transaction of a flush, with the pages that go in it: as many as it has frames for.
+fn begin_part<'a>(volume: &'a Volume, data: &FileData, enter: &Enter) -> Result<(Txn<'a>, Vec<Page>)> {
+    let part = part_of(volume, data.pages.keys().copied(), data.emptied, usize::MAX);
+    let mut frames = part.frames;
+    let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
+    let mut pages: Vec<Page> = data.pages.iter().take(part.pages).map(page).collect();
+    loop {
+        let (txn, may_take) = match enter {
+            // What blocks it may need, its pages were promised.
+            Enter::Throttled => {
+                let mut txn = volume.begin_giving(0)?;
+                // What cannot be parted goes all the same.
+                let may_take = txn.may_take(frames) || data.emptied;
+                (txn, may_take)
+            }
+            Enter::Direct => {
+                let mut txn = Txn::enter(volume);
+                let may_take = txn.may_take_of_reserve(frames);
+                if !may_take && (data.emptied || frames <= DIRECT_FRAMES_MIN) {
+                    return Err(Errno::NOMEM.into());
+                }
+                (txn, may_take)
+            }
+        };
+        if may_take {
+            return Ok((txn, pages));
+        }
+        drop(txn);
+        let part = part_of(volume, pages.iter().map(|page| page.block), data.emptied, frames / 2);
+        pages.truncate(part.pages);
+        frames = part.frames;
+    }
 }
 
 /// Maps runs of neighbouring pages of a file that is to have this size, allocating where nothing is mapped; the blocks, with the

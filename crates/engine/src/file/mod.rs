@@ -30,15 +30,17 @@ mod cut;
 mod delalloc;
 mod fragments;
 mod load;
+mod part;
 mod read;
 mod resize;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use delalloc::{
-    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, map_pages, mark_dead, publish_pages,
-    write,
+    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, flush_idle_for_room, map_pages,
+    mark_dead, publish_pages, write,
 };
+pub(crate) use part::frames_of_run;
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
@@ -100,7 +102,8 @@ pub(crate) struct FileData {
     pub loaded: bool,
     /// A truncation to nothing that has not reached the inode: its extents are void.
     pub emptied: bool,
-    /// A truncation has left blocks past the size: the host had no room for what it takes to free them.
+    /// A truncation has left blocks past the size, because the host had no room for what it takes to free them, or something could not be
+    /// read.
     pub has_rest: bool,
     /// A flush in parts has mapped pages past the size that the inode has until the last part.
     pub mapped_past: bool,
@@ -175,6 +178,8 @@ pub(crate) struct OpenFiles {
     pub dirty: Mutex<{ Rank::Leaf as u8 }, Vec<Arc<OpenFile>>>,
     /// Pages dirty in all files.
     pub dirty_pages: AtomicU64,
+    /// A write has taken its bytes, and the host had no room to bring dirty data back within bounds: no write takes more before it has.
+    pub is_over_bound: AtomicBool,
     flushes: OwnLine,
     /// Gone files whose pages are still to be discarded.
     dead: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Arc<OpenFile>>>,
@@ -211,6 +216,7 @@ impl OpenFiles {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             dirty: Mutex::new(Vec::new()),
             dirty_pages: AtomicU64::new(0),
+            is_over_bound: AtomicBool::new(false),
             flushes: OwnLine::default(),
             dead: Mutex::new(HashMap::new()),
             cut: Mutex::new(VecDeque::new()),

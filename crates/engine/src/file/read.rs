@@ -22,6 +22,11 @@ const DIRECT_MIN: usize = 256 << 10;
 /// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
 const READ_AHEAD: usize = 128 << 10;
 
+/// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
+pub(super) const EXTENTS_PER_LOOK: u32 = 1024;
+/// As often checksums are asked for, of so many blocks that they lie in two blocks of checksums at most.
+const CHECKSUM_RUNS_PER_LOOK: usize = 32;
+
 /// Blocks by which a copy of many is ahead in loading the cache's table, and frames: a third less time than without, and flat
 /// around these.
 const ENTRIES_AHEAD: usize = 8;
@@ -45,6 +50,12 @@ struct Piece {
     block: FsBlock,
     /// Bytes into that block.
     within: usize,
+}
+
+impl Missing {
+    fn new(ino: Ino, offset: u64) -> Self {
+        Self { ino, offset, pieces: Vec::new(), checksums: Vec::new() }
+    }
 }
 
 impl Piece {
@@ -137,29 +148,71 @@ pub(super) fn read_clean(
     buf: &mut [u8],
     keep: bool,
 ) -> Result<()> {
-    let look = volume.look();
-    let raw = inode::read_node(&look, file.node())?;
-    let missing = collect(&look, file.ino, &raw, offset, buf.len(), put_into(buf))?;
-    drop(look);
+    let missing = collect_all(volume, file, offset, buf.len(), put_into(buf))?;
     fetch(volume, None, &missing, buf, keep)
+}
+
+/// As [`collect`], in as many stays inside the gate as it takes; with the checksums of what is missing. The data lock is held, so
+/// all of them find the same map, blocks and checksums.
+fn collect_all(
+    volume: &Volume,
+    file: &OpenFile,
+    offset: u64,
+    length: usize,
+    mut put: impl FnMut(Range<usize>, Option<&[u8]>),
+) -> Result<Missing> {
+    let mut missing = Missing::new(file.ino, offset);
+    let mut at = 0;
+    while at < length {
+        let look = volume.look();
+        let raw = inode::read_node(&look, file.node())?;
+        at = collect(&look, &raw, &mut missing, at..length, &mut put)?;
+    }
+    if volume.geometry.has_checksums && !missing.pieces.is_empty() {
+        let mut look = volume.look();
+        for (i, (start, count)) in checksum_runs(volume, &missing.pieces).enumerate() {
+            if i > 0 && i % CHECKSUM_RUNS_PER_LOOK == 0 {
+                drop(look);
+                look = volume.look();
+            }
+            checksums::load(&look, start, count, &mut missing.checksums)?;
+        }
+    }
+    Ok(missing)
+}
+
+/// The blocks of pieces, in parts of so many that their checksums lie in two blocks at most.
+fn checksum_runs(volume: &Volume, pieces: &[Piece]) -> impl Iterator<Item = (FsBlock, u64)> {
+    let block_size = volume.cache.block_size();
+    let most = u64::from(volume.geometry.checksums_per_block());
+    pieces.iter().flat_map(move |piece| {
+        let blocks = piece.blocks(block_size);
+        (0..blocks).step_by(most as usize).map(move |at| (piece.block.offset_by(at), most.min(blocks - at)))
+    })
 }
 
 /// Reads into the cache what it lacks of `length` bytes at `offset`.
 fn read_ahead(volume: &Volume, file: &OpenFile, _data: &FileData, offset: u64, length: usize) -> Result<()> {
-    let look = volume.look();
-    let raw = inode::read_node(&look, file.node())?;
-    let missing = collect(&look, file.ino, &raw, offset, length, |_, _| ())?;
+    let missing = collect_all(volume, file, offset, length, |_, _| ())?;
     if missing.pieces.is_empty() {
         return Ok(());
     }
-    drop(look);
     fetch(volume, None, &missing, &mut vec![0; length], true)
 }
 
 impl Volume {
     /// Reads mapped data inside the gate: for the few bytes of a link's target.
     pub fn read_mapped(&self, look: &Look<'_>, ino: Ino, raw: &RawInode, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let missing = collect(look, ino, raw, offset, buf.len(), put_into(buf))?;
+        let mut missing = Missing::new(ino, offset);
+        let mut at = 0;
+        while at < buf.len() {
+            at = collect(look, raw, &mut missing, at..buf.len(), &mut put_into(buf))?;
+        }
+        if self.geometry.has_checksums {
+            for (start, count) in checksum_runs(self, &missing.pieces) {
+                checksums::load(look, start, count, &mut missing.checksums)?;
+            }
+        }
         fetch(self, Some(look), &missing, buf, true)
     }
 }
@@ -172,28 +225,29 @@ fn put_into(buf: &mut [u8]) -> impl FnMut(Range<usize>, Option<&[u8]>) {
     }
 }
 
-/// Hands what is cached of `length` bytes to `put` (`None`: of a hole); what must come from the device.
+/// Hands what is cached of a range of what is asked for to `put` (`None`: of a hole), and adds to `missing` what must come from the
+/// device. Returns up to where: after many extents it ends early.
 fn collect(
     look: &Look<'_>,
-    ino: Ino,
     raw: &RawInode,
-    offset: u64,
-    length: usize,
-    mut put: impl FnMut(Range<usize>, Option<&[u8]>),
-) -> Result<Missing> {
+    missing: &mut Missing,
+    range: Range<usize>,
+    put: &mut impl FnMut(Range<usize>, Option<&[u8]>),
+) -> Result<usize> {
     let volume = look.volume;
     let block_size = volume.cache.block_size();
-    let mut missing = Missing { ino, offset, pieces: Vec::new(), checksums: Vec::new() };
+    let Range { start: mut at, end: length } = range;
     if !map::is_mapped(raw) {
-        put(0..length, None);
-        return Ok(missing);
+        put(at..length, None);
+        return Ok(length);
     }
-    let mut at = 0;
-    while at < length {
-        let position = offset + at as u64;
+    let mut extents = 0;
+    while at < length && extents < EXTENTS_PER_LOOK {
+        extents += 1;
+        let position = missing.offset + at as u64;
         let block = FileBlock(position / block_size as u64);
         let mut within = (position % block_size as u64) as usize;
-        match map::lookup(&mut &*look, raw, ino, block)? {
+        match map::lookup(&mut &*look, raw, missing.ino, block)? {
             Mapping::Hole { until } => {
                 let bytes = (until.0 - block.0).saturating_mul(block_size as u64) - within as u64;
                 let count = bytes.min((length - at) as u64) as usize;
@@ -231,12 +285,7 @@ fn collect(
             }
         }
     }
-    if volume.geometry.has_checksums {
-        for piece in &missing.pieces {
-            checksums::load(look, piece.block, piece.blocks(block_size), &mut missing.checksums)?;
-        }
-    }
-    Ok(missing)
+    Ok(at)
 }
 
 /// Adds a piece, joined with the last one where they continue each other.

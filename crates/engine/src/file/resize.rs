@@ -3,6 +3,7 @@
 use super::delalloc::{self, drop_page_range, page, set_ahead};
 use super::fragments::{self, Filled};
 use super::load::{EXTENTS_PER_TXN, free_rest, load};
+use super::read::EXTENTS_PER_LOOK;
 use super::{FileData, OpenFile};
 use crate::counters::Count;
 use crate::dir::BlockSource;
@@ -20,9 +21,6 @@ use myriad_format::inode::S_IFREG;
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
-
-/// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
-const EXTENTS_PER_LOOK: u32 = 1024;
 
 /// Sets the size of a file. What is cut off is gone; what is added reads as zero. The times change even if the size does
 /// not.
@@ -124,15 +122,14 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     drop_page_range(volume, data, first_gone..u64::MAX);
     data.size = size;
     set_ahead(volume, file, data, true);
-    match left.map_or(Ok(()), |from| free_rest(volume, file, from)) {
-        Err(Error::HostFull(_)) => {
-            // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
-            data.has_rest = true;
-            Ok(())
-        }
-        // The file may grow before the next opening does the rest.
-        result => result.inspect_err(|error| volume.shut_down(error)),
+    if let Some(from) = left
+        && let Err(error) = free_rest(volume, file, from)
+    {
+        volume.check_not_shut_down().map_err(|_| error)?;
+        // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
+        data.has_rest = true;
     }
+    Ok(())
 }
 
 /// Whether the file has so few extents that one transaction can free them with the flush of what follows. If so, notes

@@ -43,6 +43,39 @@ fn scattered(device: Arc<dyn BlockDevice>) -> (Volume, Arc<OpenFile>) {
     (volume, file)
 }
 
+/// Whoever wants frames has idle files flushed. Their flushes came one after the other and nobody looked whether there were frames
+/// left for the next: the 250 pages of `idle` wanted as many leaves of its map, and the reserve was used up in the middle of a change.
+#[test]
+fn who_has_idle_files_flushed_for_frames_leaves_some() {
+    const BLOCK: u64 = 512;
+    /// More than a leaf has.
+    const APART: u64 = 2 * 32;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    crate::mkfs::format(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
+    let volume = testing::open_with(device, 0);
+    assert_eq!(volume.cache.frame_count(), 1024);
+    let [idle, large] = ["idle", "large"].map(|name| open(&volume, name));
+    for i in 0..250 * APART / 2 {
+        put(&volume, &idle, &[1; BLOCK as usize], 2 * i * BLOCK);
+    }
+    flush(&volume, &idle).unwrap();
+    out_of_memory(&volume);
+    for i in 0..250 {
+        put(&volume, &idle, &[2; BLOCK as usize], (i * APART + 1) * BLOCK);
+    }
+    assert_eq!(idle.data.read().pages.len(), 250, "nobody had it flushed");
+    let written = write(&volume, &Cred::root(), &large, &[3; 1 << 20], 0, false, false).unwrap();
+    volume.check_running().unwrap();
+    let bytes = content(&volume, &idle);
+    for (block, bytes) in bytes.chunks(BLOCK as usize).enumerate() {
+        let expected = if block % 2 == 0 { 1 } else { 2 * u8::from(block as u64 % APART == 1) };
+        assert!(bytes.iter().all(|&byte| byte == expected), "block {block}");
+    }
+    assert!(content(&volume, &large) == vec![3; written]);
+    flush_all(&volume).unwrap();
+    volume.commit_now().unwrap();
+}
+
 /// Brings everything home, and lets go of it.
 fn out_of_memory(volume: &Volume) {
     volume.checkpointer.lock().settle(volume).unwrap();
@@ -302,6 +335,44 @@ fn a_cut_that_fails_has_cut_nothing() {
         }
     }
     assert!(failures > 3, "{failures}");
+}
+
+/// A cut that frees more than one transaction can met an error at the beginning of one, the file having its new size: that shut the
+/// volume down.
+#[test]
+fn a_cut_whose_rest_cannot_be_read_is_finished_later() {
+    const BLOCK: usize = 512;
+    let mut unfinished = 0;
+    // Where a part begins with another leaf, it reads that before it changes anything.
+    for (left, nth) in (0..28).flat_map(|left| (1..=20).map(move |nth| (2 * left * BLOCK + 5, nth))) {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        crate::mkfs::format(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
+        let volume = testing::open(device.clone());
+        let file = open(&volume, "file");
+        for i in 0..400 {
+            put(&volume, &file, &[1; BLOCK], (2 * i * BLOCK) as u64);
+        }
+        flush(&volume, &file).unwrap();
+        out_of_memory(&volume);
+        device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
+        let cut = truncate(&volume, &Cred::root(), &file, left as u64);
+        if cut.is_err() || !file.data.read().has_rest {
+            // Refused, or in the middle of a change, or done.
+            continue;
+        }
+        unfinished += 1;
+        // It does not grow over what is left.
+        assert!(truncate(&volume, &Cred::root(), &file, 700 * BLOCK as u64).is_err());
+        volume.check_running().unwrap();
+        device.clear();
+        truncate(&volume, &Cred::root(), &file, 700 * BLOCK as u64).unwrap();
+        let bytes = content(&volume, &file);
+        assert!(bytes[left - 5..left] == [1; 5] && bytes[left..].iter().all(|&byte| byte == 0));
+        flush(&volume, &file).unwrap();
+        volume.commit_now().unwrap();
+        assert!(volume.orphans.numbers().is_empty());
+    }
+    assert!(unfinished > 0);
 }
 
 /// Zeroing a range frees its blocks and takes others: without room for all of them it had freed them first.

@@ -6,6 +6,7 @@ use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::inode;
 use crate::namei::Guarded;
+use crate::order::Txn;
 use crate::perm;
 use crate::perm::Subject;
 use crate::planted::{Bug, planted};
@@ -14,6 +15,7 @@ use crate::volume::{Share, transact};
 use crate::xattr;
 use myriad_format::Ino;
 use myriad_format::inode::{RawInode, flag};
+use std::cell::Cell;
 use zerocopy::little_endian::{I64, U16, U32};
 
 /// An access time of that age moves though the file has not changed since, as Linux has it: a day, in nanoseconds.
@@ -59,7 +61,7 @@ impl Ops<'_> {
     pub fn set_attr(&self, node: Node, attr: &SetAttr) -> Result<Stat> {
         self.volume.counters.bump(Count::setattrs);
         let ino = Ino(node.ino);
-        let stat = transact(self.volume, 0, |txn| {
+        let change = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;
@@ -68,9 +70,11 @@ impl Ops<'_> {
             if let Some(acl) = self.change(&guarded.subject(), attr, now, &mut raw)? {
                 let mut list = xattr::read(&txn.look, ino, &raw)?;
                 attr_list::set(ino, &mut list, ACCESS_ACL, &acl, XattrMode::Set)?;
-                if !txn.try_reserve(xattr::blocks_for(volume.cache.block_size(), list.len()), Share::Last) {
+                let blocks = xattr::blocks_for(volume.cache.block_size(), list.len());
+                if !txn.try_reserve(blocks, Share::Last) {
                     return Err(Errno::NOSPC.into());
                 }
+                txn.ask_frames(blocks as usize, wanted)?;
                 xattr::write(txn, ino, &mut raw, &list)?;
             }
             if attr.mtime.is_some() {
@@ -82,7 +86,8 @@ impl Ops<'_> {
                 self.paths_changed();
             }
             Ok(self.stat_of(&txn.look, ino, &raw))
-        })?;
+        };
+        let stat = self.volume.with_frames(|wanted| transact(self.volume, 0, |txn| change(txn, wanted)))?;
         if !planted(Bug::SyncAttributesForgotten) {
             self.volume.before_return()?;
         }

@@ -20,6 +20,7 @@ use crate::xattr;
 use myriad_format::fork::{Fork, ShortTarget};
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use myriad_format::{FsBlock, Ino};
+use std::cell::Cell;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
@@ -70,7 +71,7 @@ impl Ops<'_> {
         let blocks = self.volume.blocks_to_create() + map::promise_of_new(&self.volume.geometry, pages);
         make_way(self.volume, node, name)?;
         let mut made = Stat::NONE;
-        let mut attempt = |txn: &mut Txn<'_>, is_settled: bool| {
+        let mut attempt = |txn: &mut Txn<'_>, is_settled: bool, wanted: &Cell<usize>| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let mut dir = RawInode::zeroed();
@@ -102,7 +103,10 @@ impl Ops<'_> {
             if !is_settled && dir::is_held(&txn.look, parent, name, &search)? {
                 return Ok(None);
             }
-            reserve_acls(txn, &owner)?;
+            reserve_acls(txn, &owner, wanted)?;
+            if pages > 0 {
+                txn.ask_frames(file::frames_of_run(&volume.geometry, pages), wanted)?;
+            }
             let room = dir::prepare(&txn.look, parent, &dir, name, search)?;
             let near = if is_dir { placement::directory(txn, parent)? } else { placement::inode(volume, parent) };
             let ino = volume.allocate_inode(txn, near)?;
@@ -143,7 +147,9 @@ impl Ops<'_> {
             made = inode::stat(volume, ino, &raw);
             Ok(Some(()))
         };
-        self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled)))?;
+        self.volume.with_frames(|wanted| {
+            self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled, wanted)))
+        })?;
         Ok(made)
     }
 
@@ -151,7 +157,7 @@ impl Ops<'_> {
     /// from the first moment: without that, it would be gone.
     pub fn make_tmpfile(&self, node: Node, mode: u16) -> Result<Arc<OpenFile>> {
         let parent = Ino(node.ino);
-        transact(self.volume, self.volume.blocks_to_create(), |txn| {
+        let make = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
             let mut dir = RawInode::zeroed();
@@ -160,7 +166,7 @@ impl Ops<'_> {
             let new = NewFile { mode: S_IFREG | mode & 0o7777, ..NewFile::default() };
             let default_acl = xattr::default_acl(&txn.look, parent, &dir)?;
             let owner = perm::new_inode(self.caller, &guarded.subject(), default_acl.as_deref(), new.mode)?;
-            reserve_acls(txn, &owner)?;
+            reserve_acls(txn, &owner, wanted)?;
             let near = placement::inode(self.volume, parent);
             let ino = self.volume.allocate_inode(txn, near)?;
             self.volume.placement.note_file(self.volume.geometry.region_of(near));
@@ -171,7 +177,9 @@ impl Ops<'_> {
             let file = self.volume.files.open(ino, raw.generation.get());
             self.volume.orphans.note(ino, Reason::Nameless);
             Ok(file)
-        })
+        };
+        let blocks = self.volume.blocks_to_create();
+        self.volume.with_frames(|wanted| transact(self.volume, blocks, |txn| make(txn, wanted)))
     }
 }
 
@@ -186,7 +194,7 @@ impl Whiteout {
     pub fn reserve(ops: &Ops<'_>, txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, guarded: &Guarded) -> Result<Self> {
         let default_acl = xattr::default_acl(&txn.look, dir, raw)?;
         let owner = perm::new_inode(ops.caller, &guarded.subject(), default_acl.as_deref(), S_IFCHR)?;
-        reserve_acls(txn, &owner)?;
+        reserve_acls(txn, &owner, &Cell::new(0))?;
         let near = placement::inode(ops.volume, dir);
         let ino = ops.volume.allocate_inode(txn, near)?;
         ops.volume.placement.note_file(ops.volume.geometry.region_of(near));
@@ -210,16 +218,20 @@ fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
     perm::Subject { mode: owner.mode, uid: owner.uid, gid: owner.gid, flags: 0, access_acl }
 }
 
-/// ACLs that a directory hands down may not fit the new inode's body.
-fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode) -> Result<()> {
+/// ACLs that a directory hands down may not fit the new inode's body. `wanted`: see [`Txn::ask_frames`].
+fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode, wanted: &Cell<usize>) -> Result<()> {
     let len = |acl: &Option<Vec<u8>>| {
         acl.as_ref().map_or(0, |acl| ACCESS_ACL.len().max(DEFAULT_ACL.len()) + acl.len() + xattr::ENTRY_ROOM)
     };
     let len = len(&owner.access_acl) + len(&owner.default_acl);
-    if len > 0 && !txn.try_reserve(xattr::blocks_for(txn.volume().cache.block_size(), len), Share::Common) {
+    if len == 0 {
+        return Ok(());
+    }
+    let blocks = xattr::blocks_for(txn.volume().cache.block_size(), len);
+    if !txn.try_reserve(blocks, Share::Common) {
         return Err(Errno::NOSPC.into());
     }
-    Ok(())
+    txn.ask_frames(blocks as usize, wanted)
 }
 
 /// A new inode, but for what depends on its name, and on its number.

@@ -320,7 +320,7 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
 }
 
 /// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
-/// that is damaged stays on the list: no reason to keep everybody from the volume.
+/// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
     for ino in volume.orphans.numbers().into_iter().map(Ino) {
         let found = || -> Result<Option<(Node, bool)>> {
@@ -338,7 +338,7 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
             Some((node, false)) => reclaim(volume, node),
         });
         match reclaimed {
-            Err(Error::Corrupt(_) | Error::Io(_)) if volume.check_running().is_ok() => {
+            Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) if volume.check_running().is_ok() => {
                 volume.orphans.note_stuck(ino);
             }
             other => other?,

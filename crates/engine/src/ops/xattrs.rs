@@ -13,6 +13,7 @@ use crate::types::{Node, XattrMode};
 use crate::volume::{Share, transact, transact_giving};
 use crate::xattr;
 use myriad_format::Ino;
+use std::cell::Cell;
 use zerocopy::little_endian::{I64, U16};
 
 impl Ops<'_> {
@@ -79,7 +80,7 @@ impl Ops<'_> {
             xattr::blocks_for(self.volume.cache.block_size(), xattr::read(&look, ino, &raw)?.len() + added)
         };
         let share = if value.is_some() { Share::Common } else { Share::Last };
-        let change = |txn: &mut Txn<'_>| {
+        let change = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
             let _lock = self.volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;
@@ -107,6 +108,7 @@ impl Ops<'_> {
             if need > room && !txn.try_reserve(need - room, share) {
                 return Err(Errno::NOSPC.into());
             }
+            txn.ask_frames(need as usize, wanted)?;
             xattr::write(txn, ino, &mut raw, &list)?;
             raw.ctime = I64::new(self.volume.now());
             inode::write(txn, ino, &raw)?;
@@ -115,11 +117,10 @@ impl Ops<'_> {
             }
             Ok(())
         };
-        if value.is_some() {
-            transact(self.volume, room, change)?;
-        } else {
-            transact_giving(self.volume, room, change)?;
-        }
+        self.volume.with_frames(|wanted| match value {
+            Some(_) => transact(self.volume, room, |txn| change(txn, wanted)),
+            None => transact_giving(self.volume, room, |txn| change(txn, wanted)),
+        })?;
         if planted(Bug::SyncXattrsForgotten) {
             return Ok(());
         }

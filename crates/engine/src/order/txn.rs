@@ -1,10 +1,10 @@
 //! Transactions: how an operation looks at metadata and changes it.
 
 use super::log::cost::Cost;
-use crate::cache::{Closed, Entered, Frame, FrameHeader, FrameWrite, Placed, flag, kind_code};
+use crate::cache::{Closed, Entered, FRAMES_UNASKED, Frame, FrameHeader, FrameWrite, Leaving, Placed, flag, kind_code};
 use crate::counters::Count;
 use crate::edit::{Before, BlockEdit, BlockRead, BlockStore, NewBlock, Origin};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 #[cfg(debug_assertions)]
 use crate::order::facts;
 use crate::order::soft::{AsOf, Freed, Soft};
@@ -147,6 +147,8 @@ pub(crate) struct Txn<'a> {
     pub look: Look<'a>,
     dirty: Vec<u32>,
     cost: Cost,
+    /// Frames that it has asked for.
+    frames: usize,
     changed: bool,
     finished: bool,
     /// Order `softdep`: what it gives up, and from where.
@@ -212,6 +214,7 @@ impl<'a> Txn<'a> {
             look,
             dirty: Vec::new(),
             cost: Cost::default(),
+            frames: 0,
             changed: false,
             finished: false,
             given_up: None,
@@ -264,6 +267,34 @@ impl<'a> Txn<'a> {
             }
             Standing::Closed { .. } => unreachable!("what the checkpointer allocates behind the gate is accounted for"),
         }
+    }
+
+    /// To be asked before the first change: whether it may take so many frames, which are kept for it until the end. False, with none
+    /// kept, if there are not so many.
+    pub fn may_take(&mut self, frames: usize) -> bool {
+        frames <= FRAMES_UNASKED || self.ask(frames, Leaving::Reserve)
+    }
+
+    /// As [`Self::may_take`]. Without so many frames, ENOMEM; `wanted` says how many, and room is made for them (`Volume::with_frames`).
+    pub fn ask_frames(&mut self, frames: usize, wanted: &Cell<usize>) -> Result<()> {
+        if self.may_take(frames) {
+            return Ok(());
+        }
+        wanted.set(frames);
+        Err(Errno::NOMEM.into())
+    }
+
+    /// As [`Self::may_take`], for who works to make room: from the reserve, of which half is left.
+    pub fn may_take_of_reserve(&mut self, frames: usize) -> bool {
+        self.ask(frames, Leaving::HalfOfReserve)
+    }
+
+    fn ask(&mut self, frames: usize, leaving: Leaving) -> bool {
+        debug_assert!(!self.changed, "who finds no frames must not have changed anything");
+        debug_assert!(matches!(self.look.standing, Standing::Inside(_)), "a sweep sees nobody who has asked");
+        let fits = self.volume().cache.ask(frames, leaving);
+        self.frames += if fits { frames } else { 0 };
+        fits
     }
 
     /// Notes that the granules in `mask` of a frame changed.
@@ -522,5 +553,8 @@ impl Drop for Txn<'_> {
             SPARE.set(std::mem::take(&mut self.dirty));
         }
         volume.epoch.cost.add(&self.cost);
+        if self.frames > 0 {
+            volume.cache.asked_end(self.frames);
+        }
     }
 }

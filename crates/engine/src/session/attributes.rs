@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Sets an extended attribute: a name of up to 255 bytes (ERANGE), a value of up to 65 536 (E2BIG). ENOSPC if all of a
-    /// file's attributes together would take more than 1 MiB.
+    /// file's attributes together would take more than 1 MiB; ENOMEM if they would take more of a small cache than it can spare.
     pub fn set_xattr(&self, path: &(impl AsPath + ?Sized), name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.at_path(path.as_path_bytes(), true, |node| self.set_xattr_node(node, name, value, mode))
     }

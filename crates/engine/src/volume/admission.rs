@@ -14,10 +14,11 @@
 use super::Volume;
 use crate::cache::{LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use crate::schedule;
 use myriad_format::group::RESERVE_MAX;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 /// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
@@ -38,6 +39,8 @@ const BREAKING_MIN: i64 = 1024;
 /// Checkpoints that one thread waits for while it wants space, and those of them one after another that may bring nothing.
 const FIND_ROUNDS: usize = 1000;
 const VAIN_ROUNDS: usize = 8;
+/// How often an operation has room made for the frames that it asks for: others may be quicker to take them.
+const FRAMES_TRIES: usize = 16;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
 /// How deep an operation may reach into the free blocks.
@@ -202,30 +205,57 @@ impl Volume {
 
     /// Evicts; when nothing can be evicted, makes a checkpoint and brings blocks home first.
     fn make_room(&self) -> Result<()> {
+        if self.find_frames(0)? || self.cache.free_frames() > 64 { Ok(()) } else { Err(Errno::NOMEM.into()) }
+    }
+
+    /// Makes room for an operation that may ask for `frames` ([`Txn::may_take`]). Somebody else may take it before.
+    pub fn make_room_for(&self, frames: usize) -> Result<()> {
+        let fits = frames <= self.cache.ask_max() && self.find_frames(frames)?;
+        if fits { Ok(()) } else { Err(Errno::NOMEM.into()) }
+    }
+
+    /// Runs an operation that may ask for many frames, before its first change. If they are not there it notes in the cell how many it
+    /// wants, and is refused with ENOMEM; then room is made and it runs again.
+    pub fn with_frames<T>(&self, mut operation: impl FnMut(&Cell<usize>) -> Result<T>) -> Result<T> {
+        let wanted = Cell::new(0);
+        for _ in 0..FRAMES_TRIES {
+            match operation(&wanted) {
+                Err(Error::Refused(Errno::NOMEM)) if wanted.get() > 0 => self.make_room_for(wanted.take())?,
+                result => return result,
+            }
+        }
+        Err(Errno::NOMEM.into())
+    }
+
+    /// Evicts until more than `frames` are to spare. False if so many cannot go.
+    fn find_frames(&self, frames: usize) -> Result<bool> {
         for round in 0..8 {
-            self.cache.sweep(Sweep::ForRoom);
-            if self.cache.has_free_frames() {
-                return Ok(());
+            self.cache.sweep(Sweep::ForFrames(frames));
+            if self.cache.spare_frames() > frames {
+                return Ok(true);
             }
             if self.options.read_only || self.check_running().is_err() {
                 break;
             }
             if round > 0 {
-                crate::file::flush_idle(self)?;
+                crate::file::flush_idle_for_room(self)?;
             }
             self.commit_now()?;
             let mut checkpointer = self.checkpointer.lock();
             checkpointer.bring_home(self)?;
         }
-        if self.cache.free_frames() > 64 { Ok(()) } else { Err(Errno::NOMEM.into()) }
+        Ok(false)
     }
 
     pub fn make_room_quietly(&self) {
         // A failure shows in what needs the room.
-        let _ = self.cache.sweep(Sweep::ForRoom);
-        if !self.cache.has_free_frames() && !self.options.read_only {
-            let _ = self.make_room();
-        }
+        let _ = self.try_make_room();
+    }
+
+    /// As [`Self::make_room_quietly`], for who says why there is none.
+    pub fn try_make_room(&self) -> Result<()> {
+        self.cache.sweep(Sweep::ForRoom);
+        if self.cache.has_free_frames() || self.options.read_only { Ok(()) } else { self.make_room() }
     }
 
     /// Waits for freed blocks to become free for others, until there are `blocks` to spare or no more come. Others may take at once what comes:
@@ -310,7 +340,6 @@ pub(crate) fn transact_giving<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use std::sync::Arc;
@@ -338,6 +367,27 @@ mod tests {
         drop(first);
         assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
         drop(volume.begin(spare).unwrap());
+    }
+
+    /// Two who each saw the same free frames both went in, and the one that came last found none in the middle of its change.
+    #[test]
+    fn frames_that_are_asked_for_are_nobody_elses() {
+        let volume = volume();
+        let spare = volume.cache.spare_frames();
+        let mut first = volume.begin(0).unwrap();
+        assert!(!first.may_take(spare + 1) && first.may_take(spare - 70));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut second = volume.begin(0).unwrap();
+                !second.may_take(71) && second.may_take(70) && !second.may_take(65) && second.may_take_of_reserve(100)
+            });
+            assert!(other.join().unwrap());
+        });
+        drop(first);
+        assert_eq!(volume.cache.spare_frames(), spare);
+        let wanted = Cell::new(0);
+        assert!(volume.begin(0).unwrap().ask_frames(spare + 1, &wanted).is_err());
+        assert_eq!(wanted.get(), spare + 1);
     }
 
     /// While there was plenty nobody asked how much it was that others had reserved: two who wanted most of it both got in.

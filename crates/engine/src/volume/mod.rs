@@ -362,10 +362,15 @@ pub(crate) mod testing {
 
     /// What a device holds, before anything is made of what its log says.
     pub fn open(device: Arc<dyn BlockDevice>) -> Volume {
+        open_with(device, 8 << 20)
+    }
+
+    /// As [`open`], with a cache of so many bytes, or the smallest that there is.
+    pub fn open_with(device: Arc<dyn BlockDevice>, cache_size: u64) -> Volume {
         let mut block = AlignedBuf::zeroed(4096);
         device.read(0, &mut block).unwrap();
         let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
-        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let options = MountOptions { background: false, cache_size, ..MountOptions::default() };
         let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
         let volume = Volume::assemble(device, log, superblock, options).unwrap();
         volume.load_totals(&superblock);
