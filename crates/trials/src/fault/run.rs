@@ -21,7 +21,7 @@
 //! | lie | answers | afterwards, on the medium as it is |
 //! |---|---|---|
 //! | read corrupted, misdirected, not done | the model's, or an error; bytes of files may be wrong | sound, names of some moment of the run |
-//! | the same while the log is replayed | any: its last checkpoint may be taken for its end | as of a lost write |
+//! | the same in a run that begins with a log to be replayed | any: its last checkpoint may be taken for its end, and a block that it has changes of is read without its checksum | as of a lost write |
 //! | write corrupted | as above | names of some moment, or damage that the checker finds and repairs |
 //! | of data with checksums: any of these two | as above, but no wrong byte | no wrong byte; the checker finds and, told to take the data as it is, repairs |
 //! | write misdirected, lost; flush lost | any: what was not written is old, and nobody can tell | no panic; the checker repairs, the engine reads |
@@ -211,8 +211,8 @@ struct Rig {
     host_was_full: bool,
     /// Bytes of files were not what they should be.
     wrong_bytes: bool,
-    /// File data has checksums.
-    has_checksums: bool,
+    /// File data has checksums: bytes that are wrong must not be handed out, unless old ones stand in for all others.
+    vouched: bool,
     /// What of the volume's answers is held against the model's.
     rules: Rules,
 }
@@ -236,7 +236,12 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         }
         None => {}
     }
-    let lie = fault.map_or(Lie::None, |fault| fault.lie());
+    let lie = match fault.map_or(Lie::None, |fault| fault.lie()) {
+        // A last checkpoint that is misread while the log is replayed looks like its end: what is there is old. And as long as the log has
+        // changes of a block, the block is read without its checksum, since power may have torn it: what is misread then stays.
+        Lie::Read if !base.is_closed => Lie::Invisible,
+        lie => lie,
+    };
     let history = History::new(base.model.clone(), 0);
     let starving = Starving::begin(refused);
     let mut rig = Rig {
@@ -248,15 +253,10 @@ pub fn run(base: &Base, steps: &[Step], fault: Option<Fault>) -> Result<(Seen, O
         told: false,
         host_was_full: false,
         wrong_bytes: false,
-        has_checksums: base.setup.data_checksums,
+        vouched: base.setup.data_checksums && lie != Lie::Invisible,
         rules: base.setup.rules(),
     };
-    let opened = unwound(rig.op, || Engine::open(&base.setup, rig.faulty(), Way::Path));
-    if lie == Lie::Read && !base.is_closed && rig.told_or_struck() {
-        // A last checkpoint that is misread while the log is replayed looks like its end: what is there is old.
-        rig.lie = Lie::Invisible;
-    }
-    match opened {
+    match unwound(rig.op, || Engine::open(&base.setup, rig.faulty(), Way::Path)) {
         Ok(engine) => rig.run_steps(engine, steps)?,
         Err(error) if is_expected(&error, lie) => rig.told = true,
         Err(error) => return Err(format!("opening: {error}")),
@@ -378,7 +378,7 @@ impl Rig {
         match (self.lie, compared) {
             (_, Ok(())) => {}
             (Lie::None, Err(message)) => return Err(message),
-            (_, Err(message)) if self.is_vouched() => return Err(message),
+            (_, Err(message)) if self.vouched => return Err(message),
             // No checksum covers them.
             (_, Err(_)) if matches!((&step.op, got), (Op::Read { .. }, Ok(_))) => self.wrong_bytes = true,
             // A hole and zeros are the same to the oracle, not to the seek.
@@ -428,11 +428,6 @@ impl Rig {
     fn may_say(&self, error: &Error) -> bool {
         let is_starved = self.starving.struck() && error.errno() == myriad_engine::Errno::NOSPC;
         is_starved || is_expected(error, self.lie)
-    }
-
-    /// Whether bytes that are wrong must not be handed out: they have checksums, and no old ones stand in for them.
-    fn is_vouched(&self) -> bool {
-        self.has_checksums && self.lie != Lie::Invisible
     }
 
     fn told_or_struck(&self) -> bool {
