@@ -4,7 +4,7 @@ use crate::{Volume, list_while_it_changes, name};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Error, RenameMode};
 use myriad_format::choices::{Choices, Directory, Inodes, Map};
-use myriad_format::dir_tree::{DirNodeHeader, DirTreeEntry, offset_at};
+use myriad_format::dir_tree::{DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, offset_at, tree_entry_size};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockKind, Corrupt, FEW_TAGS_KEY, NameHasher, header};
 use myriad_sim::generate::Profile;
@@ -280,20 +280,15 @@ fn a_listing_only_goes_forwards() {
     }
     let device = volume.memory.clone();
     volume.close();
-    let mut changed = 0;
-    for offset in (0..device.size()).step_by(512) {
-        let mut block = vec![0; 512];
-        device.read(offset, &mut block).unwrap();
-        let head = DirNodeHeader::read(&block);
-        let is_leaf = head.header.magic.get() == BlockKind::DirTree.magic() && head.level == 0;
-        if is_leaf && head.count.get() > 4 {
-            let at = offset_at(&block, 3);
+    let changed = change_nodes(&device, |_, block| {
+        let head = DirNodeHeader::read(block);
+        let is_one = head.level == 0 && head.count.get() > 4;
+        if is_one {
+            let at = offset_at(block, 3);
             DirTreeEntry::read_mut(&mut block[at..]).tag.set(0x190);
-            header::seal(&mut block, 0);
-            device.write(offset, &block).unwrap();
-            changed += 1;
         }
-    }
+        is_one
+    });
     assert!(changed > 10, "{changed}");
     let fs = setup.open(Devices::from(device)).unwrap();
     let session = fs.session(Cred::root());
@@ -319,6 +314,101 @@ fn a_listing_only_goes_forwards() {
         }
     }
     assert!(failed > 0);
+}
+
+/// Changes nodes of the directory on the device: `change` is given the number and the bytes of each, in the order of their places.
+fn change_nodes(device: &MemoryDevice, mut change: impl FnMut(usize, &mut [u8]) -> bool) -> usize {
+    let (mut number, mut changed) = (0, 0);
+    for offset in (0..device.size()).step_by(512) {
+        let mut block = vec![0; 512];
+        device.read(offset, &mut block).unwrap();
+        if DirNodeHeader::read(&block).header.magic.get() != BlockKind::DirTree.magic() {
+            continue;
+        }
+        if change(number, &mut block) {
+            header::seal(&mut block, 0);
+            device.write(offset, &block).unwrap();
+            changed += 1;
+        }
+        number += 1;
+    }
+    changed
+}
+
+/// Full leaves said that nothing of them is in use. The next entry was put over what was there, and the engine panicked.
+#[test]
+fn a_leaf_that_says_less_than_it_has_is_damage() {
+    let setup = setup(512, 24 << 20);
+    let volume = Volume::new(&setup);
+    for i in 0..300 {
+        volume.link(&name(i));
+    }
+    let device = volume.memory.clone();
+    volume.close();
+    let changed = change_nodes(&device, |_, block| {
+        let head = DirNodeHeader::read_mut(block);
+        let is_full_leaf = head.level == 0 && head.count.get() > 4;
+        if is_full_leaf {
+            head.live.set(0);
+        }
+        is_full_leaf
+    });
+    assert!(changed > 10, "{changed}");
+    let mut refused = 0;
+    for i in 300..340 {
+        // A damaged leaf that is met in the middle of a change shuts the volume down.
+        let fs = setup.open(Devices::from(Arc::new(device.clone_image()))).unwrap();
+        let session = fs.session(Cred::root());
+        let long = format!("d/{}{}", "x".repeat(120), i);
+        match session.create(&long, 0o644) {
+            Ok(_) => {}
+            Err(Error::Corrupt(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// Two ways led to one node. The unlink of its last entry gave the node up twice, and with it one that others are in.
+#[test]
+fn a_node_that_is_reached_twice_is_damage() {
+    let setup = setup(512, 24 << 20);
+    let volume = Volume::new(&setup);
+    for i in 0..40 {
+        volume.link(&name(i));
+    }
+    let device = volume.memory.clone();
+    volume.close();
+    let mut sole = Vec::new();
+    let changed = change_nodes(&device, |number, block| {
+        let inner = |block: &mut [u8], level: u8, children: &[(u64, u32)]| {
+            let head = DirNodeHeader::read_mut(block);
+            (head.level, head.count) = (level, (children.len() as u16).into());
+            for (index, &(key, child)) in children.iter().enumerate() {
+                let at = NODE_OFFSET + index * DirTreeChild::SIZE;
+                let record = DirTreeChild::read_mut(&mut block[at..]);
+                (record.key, record.child) = (key.into(), child.into());
+            }
+        };
+        match number {
+            0 => inner(block, 2, &[(0, 1), (1 << 40, 1)]),
+            1 => inner(block, 1, &[(0, 2)]),
+            2 => {
+                let at = offset_at(block, 0);
+                let length = usize::from(DirTreeEntry::read(&block[at..]).name_len);
+                sole = block[at + DirTreeEntry::SIZE..][..length].to_vec();
+                let head = DirNodeHeader::read_mut(block);
+                (head.count, head.live) = (1.into(), (tree_entry_size(length) as u32).into());
+            }
+            _ => return false,
+        }
+        true
+    });
+    assert_eq!(changed, 3);
+    let fs = setup.open(Devices::from(device)).unwrap();
+    let path = format!("d/{}", String::from_utf8(sole).unwrap());
+    let unlinked = fs.session(Cred::root()).unlink(&path);
+    assert!(matches!(unlinked, Err(Error::Corrupt(_))), "{unlinked:?}");
 }
 
 /// See [`crate::lose_power`].

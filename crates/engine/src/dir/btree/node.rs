@@ -243,6 +243,12 @@ pub(super) fn copy_contents(edit: &mut BlockEdit<'_>, other: &[u8]) {
     edit.put(at, &other[at..]);
 }
 
+/// What a leaf says it has in use may be less than its entries take: they must fit it together, with their offsets.
+pub(super) fn check_fit(place: Place, entries: &[Vec<u8>], live: usize, block_size: usize) -> Result<()> {
+    let used: usize = entries.iter().map(|entry| entry.len() + OFFSET_SIZE).sum();
+    if used > leaf_room(block_size) { Err(place.corrupt("live", live as u64)) } else { Ok(()) }
+}
+
 /// Puts an entry into a leaf; `None` if there is no room for it, else whether entries were moved for it.
 pub(super) fn insert_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64, entry: &[u8]) -> Result<Option<bool>> {
     let node = Node::read(edit.bytes(), place)?;
@@ -255,6 +261,7 @@ pub(super) fn insert_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64, ent
     if offsets_end + entry.len() > node.heap() {
         let mut entries = node.entries()?;
         entries.insert(index, entry.to_vec());
+        check_fit(place, &entries, live, node.bytes.len())?;
         write_leaf(edit, &entries);
         return Ok(Some(true));
     }
@@ -288,9 +295,7 @@ pub(super) fn append(edit: &mut BlockEdit<'_>, place: Place, other: &Node<'_>, k
     if heap < NODE_OFFSET + (count + added.len()) * OFFSET_SIZE + bytes {
         let mut entries = node.entries()?;
         entries.extend(added);
-        if entries.iter().map(|entry| entry.len() + OFFSET_SIZE).sum::<usize>() > leaf_room(node.bytes.len()) {
-            return Err(place.corrupt("live", live as u64));
-        }
+        check_fit(place, &entries, live, node.bytes.len())?;
         write_leaf(edit, &entries);
         return Ok(());
     }

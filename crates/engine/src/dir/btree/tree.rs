@@ -265,7 +265,9 @@ impl Change<'_, '_> {
         let room = leaf_room(self.block_size());
         let (entries, keys, index) = self.read(place, |leaf| {
             let keys = (0..leaf.count).map(|index| Ok(leaf.entry(index)?.key())).collect::<Result<Vec<u64>>>()?;
-            Ok((leaf.entries()?, keys, leaf.lower_bound(key)?))
+            let entries = leaf.entries()?;
+            node::check_fit(place, &entries, leaf.live(), leaf.bytes.len())?;
+            Ok((entries, keys, leaf.lower_bound(key)?))
         })?;
         let size = |entry: &[u8]| entry.len() + OFFSET_SIZE;
         let new = size(entry);
@@ -347,6 +349,9 @@ impl Change<'_, '_> {
         for left in [index.checked_sub(1), Some(index).filter(|&left| left + 1 < count)].into_iter().flatten() {
             let pair = [children[left].1, children[left + 1].1];
             let [into, from] = self.places(pair)?;
+            if into.node == from.node {
+                return Err(parent.place.corrupt("child", u64::from(from.node)));
+            }
             let (kept, mut from_bytes) = (self.read(into, |node| Ok(node.used()))?, Vec::new());
             let taken = self.read(from, |node| {
                 if node.level + 1 != parent.level {
@@ -402,6 +407,13 @@ impl Change<'_, '_> {
     fn close_up(&mut self, dropped: &mut [u32]) -> Result<()> {
         dropped.sort_unstable();
         let all = self.nodes();
+        let twice = dropped.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        if let Some(node) = twice {
+            // Two ways lead there.
+            let [place, _] = self.places([node; 2])?;
+            return Err(place.corrupt("child", u64::from(node)));
+        }
+        // Not the root, which is none of them.
         let kept = all - dropped.len() as u64;
         let mut holes = dropped.iter().copied().filter(|&node| u64::from(node) < kept);
         for last in kept..all {
