@@ -129,6 +129,15 @@ impl Reader {
         Ok(())
     }
 
+    /// As [`Self::read_raw`], of a block of units: the checksums are for what stands there now.
+    pub fn read_raw_units(&self, block: FsBlock, kind: BlockKind, buf: &mut [u8]) -> Result<(), Damage> {
+        self.read_device(block, buf)?;
+        if let Some(overlay) = &self.overlay {
+            lay_over_units(overlay, &self.volume, block, kind, buf);
+        }
+        Ok(())
+    }
+
     /// Reads a block of inodes again that was checked before; what cannot be believed of an inode table becomes zeros.
     pub fn read_inodes(&self, block: FsBlock, buf: &mut [u8]) -> Result<(), Damage> {
         let kind = self.geometry.inode_kind();

@@ -5,10 +5,11 @@ mod common;
 use common::{Builder, Image, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample_later};
 use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader, unit};
 use myriad_format::superblock::state::IN_USE;
 use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{FsBlock, log::ANCHOR_UNITS};
+use myriad_format::{BlockKind, FsBlock, header, log::ANCHOR_UNITS};
 use myriad_sim::rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -144,6 +145,32 @@ fn what_was_damaged_below_the_log_stays_so(old: &Sample, new: &Sample) {
             assert!(is_told, "{:?}", report.actions);
         }
     }
+}
+
+/// A unit of a linear directory was damaged at home, beside one of which the log has a change. The check made up a checksum for the whole block, and
+/// found nothing wrong with it.
+#[test]
+fn entries_beside_those_in_the_log_stay_damaged() {
+    let linear = Choices { directory: Directory::Linear, ..SHAPE.choices };
+    let shape = Shape { log_blocks: 150, choices: linear, ..SHAPE };
+    let old = sample(shape);
+    let is_told = |report: &Report| report.findings.iter().any(|finding| finding.number == number::BLOCK_CRC);
+    let block = old.image.blocks_of(BlockKind::LinearEntries, old.big.0)[0];
+    // In the log, a byte behind the last entry of the first unit.
+    let new = Image { device: Arc::new(old.image.device.clone_image()), ..old.image };
+    let mut bytes = new.read(block);
+    bytes[UNIT_SIZE - 1] ^= 1;
+    header::reseal(&mut bytes, &VOLUME, block);
+    new.write(block, &bytes);
+    write_checkpoint(&old.image, &new, &[]);
+    let report = run(&old.image, false);
+    assert!(report.totals.log_blocks > 0 && report.finding_count == 0, "{}", text(&report.findings));
+    // At home, one of the second.
+    let mut bytes = old.image.read(block);
+    bytes[2 * UNIT_SIZE - 1] ^= 1;
+    old.image.write(block, &bytes);
+    let report = run(&old.image, false);
+    assert!(is_told(&report), "{}", text(&report.findings));
 }
 
 #[test]

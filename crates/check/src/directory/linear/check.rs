@@ -12,7 +12,7 @@ use crate::report::Place;
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader, verify_one};
-use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Checks a directory whose blocks have been claimed.
@@ -119,10 +119,7 @@ pub(crate) fn read_units<'b>(
     block: FsBlock,
     buf: &'b mut [u8],
 ) -> Result<Vec<Result<&'b [u8], Damage>>, Damage> {
-    if reader.read_raw(block, buf)? {
-        // The checksums are for the block before the log's granules; everything else must hold already.
-        header::reseal(buf, &reader.volume, block);
-    }
+    reader.read_raw_units(block, BlockKind::LinearEntries, buf)?;
     Ok(units_of(reader, ino, block, buf))
 }
 
