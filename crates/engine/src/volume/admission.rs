@@ -14,7 +14,7 @@
 use super::Volume;
 use crate::cache::{LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use myriad_format::group::RESERVE_MAX;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ pub(crate) enum Share {
     Common,
     /// Down to what giving back takes: it writes where it has its space already.
     Reserved,
-    /// Down to what the list of orphans takes at the next checkpoint: it gives space back, and may need a little for that.
+    /// Down to what checkpoints need for the list of orphans: it gives space back, and may need a little for that.
     Last,
 }
 
@@ -139,7 +139,6 @@ impl Volume {
         let left = match share {
             Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
             Share::Reserved => HELD_BACK_MIN + self.orphan_list_blocks() as i64,
-            // A checkpoint writes the list anew before the old one is free.
             Share::Last => self.orphan_list_blocks() as i64,
         };
         ready - promised - under_way - left
@@ -248,6 +247,18 @@ impl Volume {
         Ok(())
     }
 
+    /// Runs a removal, which needs no block of its own. If it is refused because the list of orphans might not fit with one more, it
+    /// gets another try once all free blocks are in their groups.
+    pub fn removing<T>(&self, remove: impl Fn() -> Result<T>) -> Result<T> {
+        match remove() {
+            Err(Error::Refused(Errno::NOSPC)) => {
+                self.find_space(0, Share::Last)?;
+                remove()
+            }
+            done => done,
+        }
+    }
+
     /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.
     pub fn reserve(&self, blocks: u64, share: Share) -> Result<()> {
         for attempt in 0..2 {
@@ -302,7 +313,6 @@ pub(crate) fn transact_giving<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use std::sync::Arc;
