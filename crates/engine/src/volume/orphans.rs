@@ -77,8 +77,15 @@ impl Orphans {
         self.listed.lock().get(&ino.0).is_some_and(|reasons| reasons & reason as u8 != 0)
     }
 
+    /// All that are listed, for whatever reason. Most reasons are those of a file that has a name.
     pub fn numbers(&self) -> BTreeSet<u64> {
         self.listed.lock().keys().copied().collect()
+    }
+
+    /// Those that are known to have no name.
+    pub fn nameless(&self) -> BTreeSet<u64> {
+        let listed = self.listed.lock();
+        listed.iter().filter(|&(_, reasons)| reasons & Reason::Nameless as u8 != 0).map(|(&ino, _)| ino).collect()
     }
 
     /// A checkpoint has the list in so many blocks.
