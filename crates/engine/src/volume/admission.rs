@@ -16,7 +16,6 @@ use crate::cache::{LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
-use myriad_format::group::RESERVE_MAX;
 use std::sync::atomic::Ordering;
 
 /// Blocks that one operation may allocate for metadata: directory, index, extent tree, attributes.
@@ -146,9 +145,8 @@ impl Volume {
 
     /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
-        let in_reserves = self.groups.mirrors.len() as i64 * RESERVE_MAX as i64;
         let parts = self.totals.free_parts.load(Ordering::Relaxed);
-        let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - in_reserves;
+        let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - self.held_by_groups();
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
         let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
         let left = left.max(0) as u64;
