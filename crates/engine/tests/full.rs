@@ -3,8 +3,8 @@
 
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{
-    AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Result,
-    Session, SetAttr,
+    AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode,
+    Result, Session, SetAttr,
 };
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::{Devices, Setup};
@@ -361,4 +361,57 @@ fn groups_too_small_for_a_run_are_not_made_for_it() {
     let written = device.counters().written_bytes - before;
     assert!(written < 3 << 20, "{written} bytes for one MiB");
     check_silent(&device.into()).unwrap();
+}
+
+/// Each checkpoint that finds another set of orphans writes their list anew, before the blocks of the old list are free. Nobody held
+/// blocks back for a list that grows: on a full volume the files that somebody had open were unlinked until a checkpoint found
+/// no room for their list, and that shut the volume down.
+#[test]
+fn a_long_list_of_orphans_fits_a_full_volume() {
+    for (order, background) in [(Order::Log, false), (Order::Log, true), (Order::None, false)] {
+        let mut setup = Setup::new(512, 2 << 20);
+        setup.options.order = Some(order);
+        setup.options.background = background;
+        setup.options.cache_size = 16 << 20;
+        let device = Devices::from(Arc::new(setup.format()));
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let name = |i: usize| format!("file {i}");
+        let mut files = Vec::new();
+        while let Ok(file) = session.open(&name(files.len()), WRITE)
+            && files.len() < 3500
+        {
+            files.push(file);
+        }
+        let filler = session.open("file 0", WRITE).unwrap();
+        let mut end = 0;
+        while let Ok(1..) = filler.write_at(&[1; 512], end) {
+            end += 512;
+        }
+        fs.sync().unwrap();
+        let sync = |when: usize| {
+            fs.sync().unwrap_or_else(|error| {
+                panic!("order {order:?}, {when} unlinked: {error}; {:?}", fs.shut_down_reason())
+            });
+        };
+        let mut unlinked = 0;
+        for i in 1..files.len() {
+            match session.unlink(&name(i)) {
+                Ok(()) => unlinked += 1,
+                Err(error) => assert_eq!(error.errno(), Errno::NOSPC, "{i}: {error}; {:?}", fs.shut_down_reason()),
+            }
+            if i % 50 == 0 {
+                sync(unlinked);
+            }
+        }
+        assert!(unlinked > 500, "{unlinked} of {} files were unlinked", files.len());
+        // The list becomes shorter, and is written anew each time.
+        while files.len() > 1 {
+            files.truncate((files.len() - 1).saturating_sub(50).max(1));
+            sync(unlinked);
+        }
+        drop((files, filler, session));
+        fs.close().unwrap();
+        check_silent(&device).unwrap();
+    }
 }

@@ -12,8 +12,8 @@ use super::moment::{MOMENTS_MAX, device_number, file_for_images};
 use crate::show::name::count;
 use anyhow::{Result, anyhow, ensure};
 use myriad_check::{Online, Options, Progress, check_moment};
-use myriad_engine::{Error, Fs, GivenBack};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use myriad_engine::{Error, Fs, GivenBack, HeldMoment};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 const ROOM: u64 = 1 << 30;
 /// Longest rest at a time.
 const REST_MAX: Duration = Duration::from_secs(5);
+/// Rest before a moment that could not be held is asked for again, at first and at most: each time it doubles.
+const MOMENT_REST_MIN: Duration = Duration::from_millis(100);
+const MOMENT_REST_MAX: Duration = Duration::from_secs(60);
 
 /// The thread, which ends when this is dropped.
 pub struct BackgroundCheck {
@@ -98,13 +101,7 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome> {
     let mut given = GivenBack::default();
     let mut lost = String::new();
     for _ in 0..MOMENTS_MAX {
-        let file = file_for_images(ROOM, "name another directory in TMPDIR")?;
-        ensure!(device != device_number(&file)?, "TMPDIR lies on the volume itself");
-        let held = match fs.hold_moment(file) {
-            Ok(held) => held,
-            Err(Error::Closed) => return Ok(Outcome::Ended),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(held) = hold_moment(fs, pace, device)? else { return Ok(Outcome::Ended) };
         let moment = held.moment()?;
         let progress = |_: Progress| pace.rest();
         let options = Options { threads: 1, leftovers: true, progress: Some(&progress), ..Options::default() };
@@ -141,6 +138,23 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome> {
     if lost.is_empty() { Ok(Outcome::GivenBack(given)) } else { Err(anyhow!(lost)) }
 }
 
+/// Holds a moment as soon as there can be one; `None` if the volume is being closed first. Only one is held at a time, and a very busy
+/// volume has none: neither lasts, and no later mount looks before the next one.
+fn hold_moment(fs: &Fs, pace: &Pace, device: &str) -> Result<Option<HeldMoment>> {
+    let mut rest = MOMENT_REST_MIN;
+    loop {
+        let file = file_for_images(ROOM, "name another directory in TMPDIR")?;
+        ensure!(device != device_number(&file)?, "TMPDIR lies on the volume itself");
+        match fs.hold_moment(file) {
+            Ok(held) => return Ok(Some(held)),
+            Err(Error::Closed) => return Ok(None),
+            Err(Error::InUse(_)) if pace.rest_for(rest) => rest = (rest * 2).min(MOMENT_REST_MAX),
+            Err(Error::InUse(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Keeps work to a share of the time.
 struct Pace {
     /// Percent, 1 to 100.
@@ -157,19 +171,23 @@ impl Pace {
 
     /// Rests for as long as the work since the last rest asks; false if there is to be no more.
     fn rest(&self) -> bool {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(begun) = *since else { return false };
         let rest = (begun.elapsed() * (100 - self.share) / self.share).min(REST_MAX);
         // Shorter ones than the scheduler keeps to gather.
-        if rest >= Duration::from_millis(2) {
-            since = self
-                .ending
-                .wait_timeout_while(since, rest, |since| since.is_some())
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if let Some(begun) = &mut *since {
-                *begun = Instant::now();
-            }
+        rest < Duration::from_millis(2) || self.rest_locked(since, rest)
+    }
+
+    /// Rests for so long; false if there is to be no more work.
+    fn rest_for(&self, rest: Duration) -> bool {
+        self.rest_locked(self.since.lock().unwrap_or_else(PoisonError::into_inner), rest)
+    }
+
+    fn rest_locked(&self, since: MutexGuard<'_, Option<Instant>>, rest: Duration) -> bool {
+        let rested = self.ending.wait_timeout_while(since, rest, |since| since.is_some());
+        let (mut since, _) = rested.unwrap_or_else(PoisonError::into_inner);
+        if let Some(begun) = &mut *since {
+            *begun = Instant::now();
         }
         since.is_some()
     }
@@ -187,6 +205,34 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use myriad_device::MemoryDevice;
+    use myriad_engine::{MkfsOptions, MountOptions, Order};
+    use myriad_format::choices::Profile;
+
+    /// Somebody else's check held a moment just when this one began, and that ended it for as long as the volume was mounted: what the crash
+    /// had left stayed lost. A volume that was too busy for a moment just then did the same.
+    #[test]
+    fn it_waits_while_somebody_else_holds_a_moment() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let choices = Profile::parse("ffs").unwrap().choices;
+        let mkfs = MkfsOptions { choices, order: Order::Soft, ..MkfsOptions::default() };
+        Fs::format_device(device.clone(), None, &mkfs).unwrap();
+        let options = MountOptions { cache_size: 8 << 20, ..MountOptions::default() };
+        let fs = Fs::open_device(device, None, options).unwrap();
+        let held = fs.hold_moment(file_for_images(1 << 20, "").unwrap()).unwrap();
+        let pace = Pace::new(100);
+        thread::scope(|scope| {
+            let checking = scope.spawn(|| check(&fs, &pace, ""));
+            // By then it has been refused.
+            thread::sleep(Duration::from_millis(100));
+            drop(held);
+            assert!(matches!(checking.join().unwrap().unwrap(), Outcome::GivenBack(_)));
+            let _held = fs.hold_moment(file_for_images(1 << 20, "").unwrap()).unwrap();
+            let checking = scope.spawn(|| check(&fs, &pace, ""));
+            pace.stop();
+            assert!(matches!(checking.join().unwrap().unwrap(), Outcome::Ended));
+        });
+    }
 
     #[test]
     fn it_rests_until_it_is_told_to_end() {

@@ -232,8 +232,9 @@ fn replace(
 
 /// What became of a hole.
 pub(super) enum Filled {
-    /// It is mapped up to `end`, where the next block would be `block_after`; so many blocks were taken.
-    Up { end: FileBlock, block_after: FsBlock, taken: u64 },
+    /// It is mapped up to `end`, where the next block would be `block_after`. Of the promise for the hole, which counts file blocks as a
+    /// whole, `met` is needed no more: all fragments from the first of its file block up to `end`.
+    Up { end: FileBlock, block_after: FsBlock, met: u64 },
     /// The run before it has content and cannot grow where it is: [`move_run`], so that it has this fragment.
     MustMove(FileBlock),
 }
@@ -256,10 +257,10 @@ pub(super) fn fill(
         true => rest,
         false => hole.end.0.next_multiple_of(fragments),
     };
-    let taken;
+    let met;
     if let Some(run) = map::run_of(&mut &txn.look, raw, ino, FileBlock(first))? {
         let want = if whole_end > first { fragments } else { hole.end.0 - first } as u32;
-        taken = want;
+        met = want;
         if !stretch(txn, ino, raw, first, &run, want)? {
             if written(&run).next().is_some() {
                 return Ok(Filled::MustMove(FileBlock(first + u64::from(want) - 1)));
@@ -269,28 +270,30 @@ pub(super) fn fill(
         let run = map::run_of(&mut &txn.look, raw, ino, FileBlock(first))?;
         last = run.map(|run| (FileBlock(first + u64::from(want)), run.block.offset_by(run.length.into())));
     } else if whole_end > first {
-        taken = fill_some(txn, &mut source, ino, raw, first..whole_end, &mut last)?;
+        met = fill_some(txn, &mut source, ino, raw, first..whole_end, &mut last)?;
     } else {
-        taken = (hole.end.0 - first) as u32;
-        place(txn, &mut source, ino, raw, first, taken, &mut last)?;
+        met = (hole.end.0 - first) as u32;
+        place(txn, &mut source, ino, raw, first, met, &mut last)?;
     }
     source.settle(raw);
     let (end, block_after) = last.expect("something was mapped");
-    Ok(Filled::Up { end, block_after, taken: taken.into() })
+    Ok(Filled::Up { end, block_after, met: met.into() })
 }
 
-/// Moves the run of a file block, which has content, to where it has room for fragment `reach`.
+/// Moves the run of a file block, which has content, to where it has room for fragment `reach`. The caller has a promise for that. If it
+/// fails, the pages that were made of the run are flushed to where it lies: once the promise is gone, nobody may move it.
 pub(super) fn move_run(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, reach: FileBlock) -> Result<()> {
     hold_run(volume, file, data, reach.0, Share::Common)?;
     data.reach = Some(reach);
     set_ahead(volume, file, data, true);
-    loop {
-        match flush_pages(volume, file, data, &Enter::Throttled)? {
-            Flushed::Some => {}
-            Flushed::All => return check_reach(volume, file, reach),
-            Flushed::Gone => return Ok(()),
+    let flushed = loop {
+        match flush_pages(volume, file, data, &Enter::Throttled) {
+            Ok(Flushed::Some) => {}
+            flushed => break flushed,
         }
-    }
+    };
+    data.reach = None;
+    if matches!(flushed?, Flushed::All) { check_reach(volume, file, reach) } else { Ok(()) }
 }
 
 /// Whoever has a run moved goes on where he was: if it still does not reach so far, he would come here again and again.

@@ -254,6 +254,11 @@ impl OpenFiles {
         self.is_open(ino)
     }
 
+    /// Whether [`Self::is_kept`] may answer yes.
+    pub fn may_be_kept(&self, ino: Ino) -> bool {
+        self.keeper.get().is_some() || self.is_open(ino)
+    }
+
     /// Tells the keeper, if there is one, as [`Keeper::attributes_changed`] says.
     #[cold]
     pub fn tell_changed(&self, node: Node) {

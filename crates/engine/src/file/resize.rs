@@ -219,8 +219,16 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
     }
     let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
     let mut wanted = 0;
-    // What is not there takes whole blocks of fragments.
-    let ceil = |block: u64| block.next_multiple_of(volume.geometry.fragments().into());
+    // With fragments, a file block of which one is wanted may take a whole block: the run that it has may have to move. It is promised once.
+    let fragments = u64::from(volume.geometry.fragments());
+    let mut promised_to = 0;
+    let mut want = |from: u64, to: u64| {
+        if from < to {
+            let end = to.next_multiple_of(fragments);
+            wanted += end.saturating_sub((from - from % fragments).max(promised_to));
+            promised_to = end;
+        }
+    };
     while at < last {
         // The data lock keeps the map as it is.
         let look = volume.look();
@@ -232,12 +240,11 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
             at = match map::lookup(&mut &look, &raw, file.ino, at)? {
                 Mapping::Mapped(extent) => {
                     let until = extent.end().0.min(last.0);
-                    wanted += until.min(whole.end).saturating_sub(at.0.max(whole.start));
+                    want(at.0.max(whole.start), until.min(whole.end));
                     FileBlock(until)
                 }
                 Mapping::Hole { until } => {
-                    wanted += ceil(until.0.min(last.0))
-                        - (at.0 >> volume.geometry.fragment_bits << volume.geometry.fragment_bits);
+                    want(at.0, until.0.min(last.0));
                     until
                 }
             };
@@ -274,10 +281,10 @@ fn fill_holes(
             };
             if volume.geometry.fragments() > 1 {
                 return match fragments::fill(txn, file.ino, &mut raw, at..next, after)? {
-                    Filled::Up { end, block_after, taken } => {
+                    Filled::Up { end, block_after, met } => {
                         after = Some((end, block_after));
                         inode::write(txn, file.ino, &raw)?;
-                        Ok((end, taken))
+                        Ok((end, met))
                     }
                     Filled::MustMove(reach) => {
                         must_move = Some(reach);
@@ -297,12 +304,12 @@ fn fill_holes(
             after = Some((end, start.offset_by(length.into())));
             Ok((end, u64::from(length)))
         });
-        let (next, taken) = filled.inspect_err(|_| volume.unreserve(promised))?;
+        let (next, met) = filled.inspect_err(|_| volume.unreserve(promised))?;
         if let Some(reach) = must_move {
             fragments::move_run(volume, file, data, reach).inspect_err(|_| volume.unreserve(promised))?;
         }
         // What has its blocks is no promise any more: counted twice, half of the volume would be all of it.
-        let kept = promised.min(taken);
+        let kept = promised.min(met);
         volume.unreserve(kept);
         promised -= kept;
         at = next;
@@ -410,8 +417,36 @@ fn range_end(volume: &Volume, offset: u64, length: u64) -> Result<u64> {
 mod tests {
     use super::*;
     use crate::order::Cost;
+    use crate::types::{MkfsOptions, Order};
     use crate::volume::testing;
     use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+    use myriad_format::choices::Profile;
+
+    /// Zeroing the end of a whole block makes it a hole, and for that the run of the rest, which has content, may have to move to a whole block.
+    /// Only the fragments that are zeroed were promised.
+    #[test]
+    fn a_file_block_of_which_the_end_is_zeroed_is_promised_as_a_whole() {
+        let device = Arc::new(MemoryDevice::new(8 << 20));
+        let choices = Profile::parse("ffs").unwrap().choices;
+        let mkfs =
+            MkfsOptions { choices, block_size: 4096, fragments: 8, order: Order::Soft, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &mkfs).unwrap();
+        let volume = testing::open(device);
+        let file = testing::new_file(&volume, b"file");
+        delalloc::write(&volume, &Cred::root(), &file, &[1; 12 << 10], 0, false, false).unwrap();
+        delalloc::flush(&volume, &file).unwrap();
+        let promised = |start: u64, end: u64| {
+            let promised = promise_holes(&volume, &file, start, end, true).unwrap();
+            volume.unreserve(promised);
+            promised
+        };
+        assert_eq!(promised(2560, 4096), 8);
+        assert_eq!(promised(2560, 8192), 16);
+        assert_eq!(promised(0, 12 << 10), 24);
+        // Each of them once, though its fragments are some mapped and some not.
+        punch(&volume, &file, &mut file.data.write(), 6144, 7168).unwrap();
+        assert_eq!(promised(0, 12 << 10), 24);
+    }
 
     /// Making a hole dropped the pages in it before its transaction began. That was refused for want of room on the host, and what
     /// another thread had written since the flush at the beginning was gone: reads found what the device had.

@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::{Sweep, flag};
 use crate::error::{Errno, Error};
 use crate::ops::Ops;
+use crate::order::Cost;
 use crate::session::Fs;
 use crate::types::{AllocateMode, Cred, LinkRules, MkfsOptions, MountOptions, OpenOptions, Order};
 use crate::volume::{Volume, testing};
@@ -532,4 +533,29 @@ fn a_run_that_does_not_reach_after_its_move_is_damage() {
     fragments::move_run(&volume, &file, &mut file.data.write(), FileBlock(5)).unwrap();
     reaches(5).unwrap();
     reaches(6).unwrap_err();
+}
+
+/// A move that failed left word of itself in the file. The pages that it had made of the run were promised nothing, for the promise was
+/// whoever's had asked for the move; yet the next flush moved the run, to a block that nobody had kept for it.
+#[test]
+fn a_run_whose_move_failed_stays_where_it_is() {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(8 << 20)));
+    let choices = Profile::parse("ffs").unwrap().choices;
+    let options = MkfsOptions { choices, block_size: 4096, fragments: 8, order: Order::Soft, ..MkfsOptions::default() };
+    crate::mkfs::format(device.clone(), None, &options).unwrap();
+    let volume = testing::open(device.clone());
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 700], 0);
+    flush(&volume, &file).unwrap();
+    volume.commit_now().unwrap();
+    open(&volume, "other");
+    // So much waits that the flush makes a checkpoint first, which the host has no room for.
+    volume.epoch.cost.add(&Cost { log_bytes: u64::MAX / 4, ..Cost::default() });
+    device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+    let moved = fragments::move_run(&volume, &file, &mut file.data.write(), FileBlock(5));
+    assert!(matches!(moved, Err(Error::HostFull(_))), "{moved:?}");
+    assert!(!file.data.read().pages.is_empty());
+    flush(&volume, &file).unwrap();
+    fragments::check_reach(&volume, &file, FileBlock(1)).unwrap();
+    fragments::check_reach(&volume, &file, FileBlock(5)).unwrap_err();
 }

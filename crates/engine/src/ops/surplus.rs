@@ -7,7 +7,7 @@
 //!    inode that is called used and is empty.
 //!  - An inode that had more links than names still has as many too many: whatever was linked and unlinked since moved both. So the
 //!    difference is taken away, and not what was found put in.
-//!  - An inode without a name is nobody's unless it was on the list of orphans at the moment. Somebody may have opened it by its number
+//!  - An inode without a name is nobody's unless it was on the list of orphans for that reason at the moment. Somebody may have opened it by its number
 //!    meanwhile, or before it lost its last name, or have given it a name. The former keep it until they close it, as any file without a
 //!    name; a mount, which has no handle of what its programs have open, is asked. The latter added a link, which stays when the
 //!    difference goes.
@@ -80,8 +80,7 @@ pub(crate) fn give_back(held: HeldMoment, found: &Leftovers) -> Result<GivenBack
         })?;
         given.left += u64::from(has_changed);
     }
-    let links = found.links.iter().filter(|surplus| !held.orphans.contains(&surplus.ino.0));
-    for &surplus in links {
+    for &surplus in found.links.iter().filter(|surplus| !held.nameless.contains(&surplus.ino.0)) {
         let node = Node { ino: surplus.ino.0, generation: surplus.generation };
         if surplus.is_nameless {
             empty(volume, node)?;
@@ -212,4 +211,55 @@ fn settle_links(volume: &Volume, node: Node, surplus: SurplusLinks) -> Result<Se
         Ok(true)
     })?;
     Ok(settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+    use std::sync::Arc;
+
+    /// One link too many of a file that was in the middle of a flush, a truncation or a clearing at the moment: the file was passed over as if it
+    /// had no name, and nobody counted it. So the volume was said to have nothing left, and no later mount looked.
+    #[test]
+    fn links_of_files_with_a_name_are_given_back_whatever_goes_on_with_them() {
+        for reason in [Reason::Ahead, Reason::Cut, Reason::Emptied, Reason::Found] {
+            let volume = Arc::new(testing::volume(Arc::new(MemoryDevice::new(16 << 20))));
+            let file = testing::new_file(&volume, b"a");
+            let node = Node { ino: file.ino.0, generation: file.generation };
+            change(&volume, node, |_, raw| {
+                raw.nlink = U32::new(2);
+                Ok(true)
+            })
+            .unwrap();
+            volume.orphans.note(file.ino, reason);
+            let images = tempfile::tempfile().unwrap();
+            images.set_len(1 << 20).unwrap();
+            let held = HeldMoment::begin(Arc::clone(&volume), images).unwrap();
+            volume.orphans.settle(file.ino, reason);
+            let surplus = SurplusLinks { ino: file.ino, generation: file.generation, count: 1, is_nameless: false };
+            let given = give_back(held, &Leftovers { links: vec![surplus], ..Leftovers::default() }).unwrap();
+            assert_eq!((given.links, given.left), (1, 0), "{reason:?}");
+            assert_eq!(inode::read(&volume.look(), file.ino).unwrap().nlink.get(), 1, "{reason:?}");
+        }
+    }
+
+    /// A file that had lost its last name and not its last handle at the moment is no leftover.
+    #[test]
+    fn what_somebody_has_open_without_a_name_is_not_given_back() {
+        let volume = Arc::new(testing::volume(Arc::new(MemoryDevice::new(16 << 20))));
+        let file = testing::new_file(&volume, b"a");
+        let root = Cred::root();
+        let ops = Ops { volume: &volume, cred: &root, caller: &root };
+        let top = crate::namei::root(&volume.look()).unwrap();
+        ops.unlink(top, b"a").unwrap();
+        let images = tempfile::tempfile().unwrap();
+        images.set_len(1 << 20).unwrap();
+        let held = HeldMoment::begin(Arc::clone(&volume), images).unwrap();
+        let surplus = SurplusLinks { ino: file.ino, generation: file.generation, count: 0, is_nameless: true };
+        let given = give_back(held, &Leftovers { links: vec![surplus], ..Leftovers::default() }).unwrap();
+        assert_eq!(given, GivenBack::default());
+        assert!(volume.orphans.has(file.ino, Reason::Nameless));
+    }
 }

@@ -46,7 +46,7 @@ impl Ops<'_> {
         let parent = Ino(node.ino);
         let name = self.name(name);
         let volume = self.volume;
-        let (victim, gone, emptied) = volume.once_settled(|is_settled| {
+        let remove = |is_settled: bool| {
             transact(volume, 0, |txn| {
                 let mut dir = RawInode::zeroed();
                 let entry = self.lock_entry(txn, node, &mut dir, name)?;
@@ -69,6 +69,9 @@ impl Ops<'_> {
                 if directory && !is_settled && txn.look.keeps_others(ino)? {
                     return Ok(None);
                 }
+                if (raw.is_dir() || raw.nlink.get() == 1) && !volume.has_room_for_orphan(ino) {
+                    return Err(Errno::NOSPC.into());
+                }
                 dir::remove(txn, parent, &mut dir, name, entry.hit)?;
                 let now = volume.now();
                 touch_dir(&mut dir, now);
@@ -80,7 +83,8 @@ impl Ops<'_> {
                 let victim = inode::node(ino, &raw);
                 Ok(Some((victim, drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &dir))))
             })
-        })?;
+        };
+        let (victim, gone, emptied) = volume.once_settled(|is_settled| volume.removing(|| remove(is_settled)))?;
         let finish = || {
             finish_emptied(volume, emptied)?;
             finish_gone(volume, gone)?;

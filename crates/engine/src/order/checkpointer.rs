@@ -87,8 +87,8 @@ pub(super) struct Pending {
 pub(super) struct Held {
     pub number: u64,
     pub images: BeforeImages,
-    /// Inodes that were on the list of orphans.
-    pub orphans: BTreeSet<u64>,
+    /// As [`super::moment::HeldMoment::nameless`].
+    pub nameless: BTreeSet<u64>,
 }
 
 impl Checkpointer {

@@ -50,8 +50,8 @@ pub struct HeldMoment {
     /// Where the log ended; 0 without one.
     pub lsn: Lsn,
     pub time: Time,
-    /// Inodes that were on the list of orphans: without a name, and still somebody's.
-    pub(crate) orphans: BTreeSet<u64>,
+    /// Inodes that were on the list of orphans because they have no name: somebody has them open, or is freeing them.
+    pub(crate) nameless: BTreeSet<u64>,
 }
 
 impl HeldMoment {
@@ -79,13 +79,13 @@ impl HeldMoment {
             checkpointer.hold(&volume, &file)?;
         }
         let number = checkpointer.moments;
-        let orphans = checkpointer.held.as_ref().map(|held| held.orphans.clone()).unwrap_or_default();
+        let nameless = checkpointer.held.as_ref().map(|held| held.nameless.clone()).unwrap_or_default();
         let log = checkpointer.log.as_ref();
         let lsn = log.map_or(Lsn(0), Log::head);
         let log = log.filter(|_| volume.log_is_external).map(|log| Arc::clone(&log.place().device));
         drop(checkpointer);
         let time = volume.now();
-        Ok(Self { volume, number, file, log, lsn, time, orphans })
+        Ok(Self { volume, number, file, log, lsn, time, nameless })
     }
 
     /// The volume of which it is a moment.
@@ -133,7 +133,7 @@ impl Checkpointer {
 
     fn begin_moment(&mut self, volume: &Volume, images: BeforeImages) {
         self.moments += 1;
-        self.held = Some(Held { number: self.moments, images, orphans: volume.orphans.numbers() });
+        self.held = Some(Held { number: self.moments, images, nameless: volume.orphans.nameless() });
     }
 
     /// As [`Self::hold`], under orders `softdep` and `sync`.

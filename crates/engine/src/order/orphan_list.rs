@@ -36,11 +36,17 @@ impl OrphanList {
         self.blocks.first().copied()
     }
 
+    /// Blocks that it takes.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub fn numbers(&self) -> &BTreeSet<u64> {
         &self.numbers
     }
 
-    /// Writes the list if it has changed. Behind the closed gate.
+    /// Writes the list if it has changed. Behind the closed gate. The blocks are there: `Volume::orphan_list_blocks` has kept others
+    /// from them.
     pub fn write(&mut self, txn: &mut Txn<'_>, orphans: BTreeSet<u64>) -> Result<()> {
         if self.numbers == orphans {
             return Ok(());
@@ -68,6 +74,7 @@ impl OrphanList {
             blocks.push(block);
         }
         blocks.reverse();
+        volume.orphans.note_written(blocks.len());
         *self = Self { blocks, numbers: orphans };
         Ok(())
     }

@@ -17,7 +17,6 @@ use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
 use crate::schedule;
-use myriad_format::group::RESERVE_MAX;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
@@ -50,7 +49,7 @@ pub(crate) enum Share {
     Common,
     /// Down to what giving back takes: it writes where it has its space already.
     Reserved,
-    /// Down to what the list of orphans takes at the next checkpoint: it gives space back, and may need a little for that.
+    /// Down to what checkpoints need for the list of orphans: it gives space back, and may need a little for that.
     Last,
 }
 
@@ -144,7 +143,6 @@ impl Volume {
         let left = match share {
             Share::Common => self.held_back() + self.orphan_list_blocks() as i64,
             Share::Reserved => HELD_BACK_MIN + self.orphan_list_blocks() as i64,
-            // A checkpoint writes the list anew before the old one is free.
             Share::Last => self.orphan_list_blocks() as i64,
         };
         ready - promised - under_way - left
@@ -152,9 +150,8 @@ impl Volume {
 
     /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
-        let in_reserves = self.groups.mirrors.len() as i64 * RESERVE_MAX as i64;
         let parts = self.totals.free_parts.load(Ordering::Relaxed);
-        let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - in_reserves;
+        let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - self.held_by_groups();
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
         let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
         let left = left.max(0) as u64;
@@ -284,6 +281,18 @@ impl Volume {
         // A round takes what waits out of its place while it begins.
         let checkpointer = self.checkpointer.lock();
         in_limbo || checkpointer.released_blocks() > 0 || self.soft.as_ref().is_some_and(|soft| soft.has_freed())
+    }
+
+    /// Runs a removal, which needs no block of its own. If it is refused because the list of orphans might not fit with one more, it
+    /// gets another try once all free blocks are in their groups.
+    pub fn removing<T>(&self, remove: impl Fn() -> Result<T>) -> Result<T> {
+        match remove() {
+            Err(Error::Refused(Errno::NOSPC)) => {
+                self.find_space(0, Share::Last)?;
+                remove()
+            }
+            done => done,
+        }
     }
 
     /// Promises `blocks` to a file's dirty data; ENOSPC if they are not there.

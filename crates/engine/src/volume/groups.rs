@@ -161,8 +161,11 @@ impl Volume {
         for number in self.high_water()..=ag.0 {
             let ag = AgNo(number);
             let virgin = i64::from(self.geometry.usable_blocks_in(ag));
+            let virgin_parts = i64::from(self.geometry.usable_parts_in(ag));
             let space = AgSpace::init_group(txn, ag, &[])?;
             self.totals.free_blocks.fetch_add(i64::from(space.free_blocks()) - virgin, Ordering::Relaxed);
+            // All of them count as ready already, but for what the group may hold back.
+            debug_assert!(i64::from(space.available()) >= virgin - virgin_parts - i64::from(self.group_reserve_max()));
             *self.groups.mirrors[number as usize].lock() = Some(Box::new(space));
             self.groups.high_water.store(number + 1, Ordering::Release);
         }
@@ -187,10 +190,20 @@ impl Volume {
         (first..first + count).map(move |ag| AgNo(if ag < count { ag } else { ag - count }))
     }
 
+    /// Free blocks that a group may hold back to record changes of what is free. A bitmap needs none.
+    fn group_reserve_max(&self) -> u32 {
+        if self.geometry.has_bitmap { 0 } else { RESERVE_MAX as u32 }
+    }
+
+    /// The most that all groups may hold back.
+    pub(super) fn held_by_groups(&self) -> i64 {
+        i64::from(self.geometry.ag_count) * i64::from(self.group_reserve_max())
+    }
+
     /// Whether a group has no room for so many blocks in one piece even while it is empty.
     #[inline]
     fn is_too_small(&self, ag: AgNo, blocks: u32) -> bool {
-        let taken = self.geometry.first_data_block(ag) + RESERVE_MAX as u32;
+        let taken = self.geometry.first_data_block(ag) + self.group_reserve_max();
         self.geometry.blocks_in(ag) < taken.saturating_add(blocks)
     }
 

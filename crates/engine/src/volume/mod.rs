@@ -43,7 +43,6 @@ use inode_locks::STRIPES;
 use limits::Limits;
 use myriad_device::BlockDevice;
 use myriad_format::choices::Choices;
-use myriad_format::group::RESERVE_MAX;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
 use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
@@ -59,11 +58,12 @@ use superblock::rand_seed;
 /// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
 /// among them costs little.
 const NAMES_MAX: usize = 1 << 17;
-/// Exact counts of the whole volume.
+/// Counts of the whole volume. All are exact but `ready_blocks`, which may be too low.
 pub(crate) struct Totals {
     /// Free, limbo included.
     pub free_blocks: AtomicI64,
-    /// Free and in a group's trees: what can be allocated now.
+    /// Free, and recorded so in its group: what can be allocated now. What each group holds back is not known when a volume is opened: each
+    /// then counts with the most that it may hold ([`Volume::held_by_groups`]).
     pub ready_blocks: AtomicI64,
     /// Free, in blocks of fragments that are partly used: what is promised does not count on them.
     pub free_parts: AtomicI64,
@@ -258,7 +258,7 @@ impl Volume {
         let slots = self.geometry.block_count << (self.geometry.block_bits - SLOT_BITS);
         let free = most(superblock.free_blocks.get(), self.geometry.block_count);
         let pending = self.checkpointer.lock().released_blocks() as i64;
-        let held = i64::from(superblock.ag_count.get()) * RESERVE_MAX as i64;
+        let held = self.held_by_groups();
         self.totals.free_blocks.store(free, Ordering::Relaxed);
         let parts = most(superblock.free_parts.get(), self.geometry.block_count);
         self.totals.free_parts.store(parts, Ordering::Relaxed);

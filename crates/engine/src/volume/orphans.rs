@@ -11,13 +11,14 @@
 //!
 //! Reasons change with the inode locked exclusively, and inside the gate, so that a checkpoint has the list as of its inodes.
 
-use super::Volume;
+use super::{Share, Volume};
 use crate::error::Result;
 use crate::locks::{Mutex, Rank};
 use crate::order::OrphanList;
 use myriad_format::Ino;
 use myriad_format::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Why an inode is on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(crate) struct Orphans {
     listed: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, u8>>,
     /// Those of them that are too damaged to be freed.
     stuck: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+    /// Blocks of the list that the last checkpoint wrote.
+    written_blocks: AtomicUsize,
 }
 
 impl Orphans {
@@ -74,8 +77,20 @@ impl Orphans {
         self.listed.lock().get(&ino.0).is_some_and(|reasons| reasons & reason as u8 != 0)
     }
 
+    /// All that are listed, for whatever reason. Most reasons are those of a file that has a name.
     pub fn numbers(&self) -> BTreeSet<u64> {
         self.listed.lock().keys().copied().collect()
+    }
+
+    /// Those that are known to have no name.
+    pub fn nameless(&self) -> BTreeSet<u64> {
+        let listed = self.listed.lock();
+        listed.iter().filter(|&(_, reasons)| reasons & Reason::Nameless as u8 != 0).map(|(&ino, _)| ino).collect()
+    }
+
+    /// A checkpoint has the list in so many blocks.
+    pub fn note_written(&self, blocks: usize) {
+        self.written_blocks.store(blocks, Ordering::Relaxed);
     }
 
     pub fn note_stuck(&self, ino: Ino) {
@@ -90,15 +105,33 @@ impl Orphans {
 }
 
 impl Volume {
-    /// Blocks that the next checkpoint may need for the list of orphans.
+    /// Free blocks that nobody else may take, so that every checkpoint to come finds room for the list of orphans.
+    ///
+    /// A checkpoint writes the list anew before the old one is free. So there must be room for two lists, the one that is written
+    /// included. Each counts with one block more than it takes today. That block is for inodes that come on the list before anybody
+    /// looks at the free blocks again: several operations that looked at the same time, and files that are on it during a flush or
+    /// a truncation, for which nobody looks.
     pub(super) fn orphan_list_blocks(&self) -> usize {
-        OrphanList::blocks_for(self.orphans.listed.lock().len(), self.cache.block_size())
+        if self.soft.is_some() {
+            // It writes no list.
+            return 0;
+        }
+        let listed = self.orphans.listed.lock().len();
+        let list = OrphanList::blocks_for(listed, self.cache.block_size()) + 1;
+        list.max((2 * list).saturating_sub(self.orphans.written_blocks.load(Ordering::Relaxed)))
+    }
+
+    /// Whether a file can lose its last name now. If it has to live on, the list of orphans needs room for it. An operation that
+    /// takes blocks for itself, as a rename does, need not ask: it was admitted beside what the list needs.
+    pub fn has_room_for_orphan(&self, ino: Ino) -> bool {
+        self.has_spare(Share::Last) || self.soft.is_some() || !self.files.may_be_kept(ino)
     }
 
     /// Reads the list as the last checkpoint wrote it.
     pub fn load_orphans(&self, superblock: &Superblock) -> Result<()> {
         let list = OrphanList::read(&self.look(), superblock)?;
         *self.orphans.listed.lock() = list.numbers().iter().map(|&ino| (ino, Reason::Found as u8)).collect();
+        self.orphans.note_written(list.blocks());
         self.checkpointer.lock().orphan_list = list;
         Ok(())
     }
