@@ -5,9 +5,9 @@ mod common;
 use common::Worn;
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr};
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, Ino, header};
+use myriad_format::{AgBlock, AgNo, FsBlock, Ino, header};
 use std::sync::Arc;
 
 const SIZE: u64 = 192 << 20;
@@ -98,6 +98,37 @@ fn an_unreadable_sector_costs_what_is_in_it() {
         let left = report.totals.inodes;
         assert!((whole.totals.inodes - lost..=whole.totals.inodes).contains(&left), "{left}: {}", text(&report));
     }
+}
+
+/// The log had one granule of a block of inodes, and of the block's other sectors one could not be read: a repair took the whole block as zeros,
+/// laid the granule over them, and sealed that. Up to 31 inodes were gone.
+#[test]
+fn an_unreadable_sector_costs_no_more_where_the_log_has_a_part_of_the_block() {
+    let device = volume(None, true);
+    let whole = check(device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+    let geometry = superblock(&*device).geometry();
+    let root = geometry.locate(Ino(superblock(&*device).root_ino.get())).unwrap().0;
+    let block = FsBlock(root.0 + 1);
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    let session = fs.session(Cred::root());
+    // The first slots of the block are in another sector than the one that will be unreadable.
+    let paths = (0..40).flat_map(|directory| (0..20).map(move |file| format!("directory {directory}/{file}")));
+    let is_before = |path: &String| {
+        let (at, slot) = geometry.locate(Ino(session.lstat(path.as_str()).unwrap().ino)).unwrap();
+        at == block && geometry.inode_offset(slot) < 1024
+    };
+    let path = paths.into_iter().find(is_before).expect("a file in the first sectors of the block");
+    session.set_attr(path.as_str(), SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    fs.sync().unwrap();
+    let image = Arc::new(device.clone_image());
+    let at = (block.0 << geometry.block_bits) + 1024;
+    let worn = Worn::new(image.clone(), vec![at..at + 512]);
+    let report = check(worn, None, &REPAIR).unwrap();
+    assert!(report.repaired && report.is_sound(), "{}", text(&report));
+    let left = report.totals.inodes;
+    assert!((whole.totals.inodes - 4..=whole.totals.inodes).contains(&left), "{left}: {}", text(&report));
+    let fs = Fs::open_device(image, None, options()).unwrap();
+    assert_eq!(fs.session(Cred::root()).lstat(path.as_str()).unwrap().mode & 0o777, 0o640);
 }
 
 /// Another volume's device, or any, was named as the one of the log: repair began by filling it with zeros.
