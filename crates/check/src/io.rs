@@ -3,8 +3,9 @@
 use myriad_device::BlockDevice;
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
-use myriad_log::Overlay;
+use myriad_log::{Applied, Overlay};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -80,25 +81,27 @@ impl Reader {
     /// As [`Self::read_raw`] of a block that cannot be read as a whole: zeros for the sectors that cannot. False if that is
     /// all of them.
     pub fn read_sectors(&self, block: FsBlock, buf: &mut [u8]) -> bool {
-        let is_any = self.read_each_sector(block, buf);
+        let missing: usize = self.read_each_sector(block, buf).iter().map(Range::len).sum();
+        let is_any = missing < buf.len();
         if is_any {
             self.lay_over(block, buf);
         }
         is_any
     }
 
-    /// The sectors of a block that can be read; zeros for the others. False if that is all of them.
-    pub fn read_each_sector(&self, block: FsBlock, buf: &mut [u8]) -> bool {
+    /// The sectors of a block that can be read; zeros for the others, whose bytes it returns.
+    pub fn read_each_sector(&self, block: FsBlock, buf: &mut [u8]) -> Vec<Range<usize>> {
         let sector = self.device.alignment().max(SECTOR);
-        let mut is_any = false;
+        let mut missing = Vec::new();
         for (index, part) in buf.chunks_mut(sector).enumerate() {
-            let offset = (block.0 << self.geometry.block_bits) + (index * sector) as u64;
-            match read_at(&*self.device, offset, part) {
-                Ok(()) => is_any = true,
-                Err(_) => part.fill(0),
+            let start = index * sector;
+            let offset = (block.0 << self.geometry.block_bits) + start as u64;
+            if read_at(&*self.device, offset, part).is_err() {
+                part.fill(0);
+                missing.push(start..start + part.len());
             }
         }
-        is_any
+        missing
     }
 
     pub fn lay_over(&self, block: FsBlock, buf: &mut [u8]) -> bool {
@@ -194,6 +197,14 @@ impl Reader {
         assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
         write_at(&*self.device, block.0 << self.geometry.block_bits, buf)
     }
+}
+
+/// Whether granules that were laid over a block of `block_size` have all of some of its bytes.
+pub(crate) fn has_all(applied: &Applied, bytes: &Range<usize>, block_size: usize) -> bool {
+    let granule = block_size / GRANULES;
+    let (first, last) = (bytes.start / granule, (bytes.end - 1) / granule);
+    let granules = u64::MAX >> (GRANULES - 1 - last) & u64::MAX << first;
+    applied.mask & granules == granules
 }
 
 /// Lays the log over a block of units as it was read, and seals the units that this made: those that were sound before, or of

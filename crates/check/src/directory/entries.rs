@@ -1,7 +1,7 @@
 //! Packed directory entries, as in an entry block or an inode's body.
 
-use myriad_format::Ino;
 use myriad_format::dir::{EntryHeader, entry_size};
+use myriad_format::{Ino, NameHasher};
 
 /// An entry; free when `ino` is none.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,15 @@ pub(crate) fn length_at(bytes: &[u8], at: usize) -> Result<usize, BadEntry> {
         return bad("length", length as u64);
     }
     Ok(length)
+}
+
+/// Where entries go on behind one whose length is impossible: at the next one that has a name and that name's tag.
+pub(crate) fn next_entry(bytes: &[u8], at: usize, hasher: &NameHasher) -> Option<usize> {
+    // What lies between becomes a free entry, and needs room for its header.
+    let mut offsets = (at + EntryHeader::SIZE..bytes.len()).step_by(8);
+    offsets.find(|&at| {
+        entry_at(bytes, at).is_ok_and(|entry| !entry.ino.is_none() && entry.tag == hasher.hash(entry.name) as u32)
+    })
 }
 
 /// Name of the entry at an offset, if one can be read there.

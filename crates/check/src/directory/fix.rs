@@ -1,6 +1,6 @@
 //! What repairs of directories of every kind share: entries put right in place, and what becomes of a directory once its entries are known.
 
-use super::entries::{Entry, entry_at, length_at};
+use super::entries::{Entry, entry_at, length_at, next_entry};
 use super::indexed::build::{Record, write_index};
 use super::indexed::position;
 use crate::options::CheckError;
@@ -85,7 +85,8 @@ impl Repair<'_> {
     }
 
     /// Puts packed entries right in place; how many bytes of them can be kept. An entry may lie in two sectors of which one
-    /// is older: it goes by itself if it says where the next one begins, and those behind it are held to what torn ones are.
+    /// is older, or zeros where it could not be read. It goes by itself, with what lies before the next one that can be told by its tag if it
+    /// does not say where that begins; and those behind it are held to what torn ones are.
     pub(crate) fn fix_entries(
         &mut self,
         directory: Ino,
@@ -99,8 +100,19 @@ impl Repair<'_> {
         while at < bytes.len() {
             let byte = at + ENTRIES_OFFSET;
             let Ok(length) = length_at(bytes, at) else {
-                self.act(format!("directory {directory}: cut entry block {file_block} at byte {byte}"));
-                return Ok(at);
+                let Some(next) = next_entry(bytes, at, &self.hasher) else {
+                    self.act(format!("directory {directory}: cut entry block {file_block} at byte {byte}"));
+                    return Ok(at);
+                };
+                let skipped = next - at;
+                self.act(format!(
+                    "directory {directory}: dropped {skipped} bytes at byte {byte} of entry block {file_block}"
+                ));
+                EntryHeader::read_mut(&mut bytes[at..]).length.set(skipped as u16);
+                free_entry(&mut bytes[at..next]);
+                is_torn = true;
+                at = next;
+                continue;
             };
             let Ok(entry) = entry_at(bytes, at) else {
                 self.act(format!("directory {directory}: dropped what is at byte {byte} of entry block {file_block}"));

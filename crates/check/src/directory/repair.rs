@@ -1,6 +1,6 @@
 //! Repair, second half: directories from the root down, inodes without a name, and the counts that follow from names.
 
-use super::entries::{entry_at, length_at, parse};
+use super::entries::{entry_at, length_at, next_entry, parse};
 use super::fix::{Added, DIR_TYPE, Pass};
 use crate::context::directory_kind;
 use crate::options::CheckError;
@@ -195,9 +195,13 @@ impl Repair<'_> {
         for (run, mut is_torn) in runs {
             // As `fix_entries` goes through them.
             let mut at = 0;
-            while at < run.len()
-                && let Ok(length) = length_at(&run, at)
-            {
+            while at < run.len() {
+                let Ok(length) = length_at(&run, at) else {
+                    let Some(next) = next_entry(&run, at, &self.hasher) else { break };
+                    is_torn = true;
+                    at = next;
+                    continue;
+                };
                 let entry = entry_at(&run, at);
                 at += length;
                 let Ok(entry) = entry else {

@@ -32,7 +32,7 @@ use crate::blocks::Blocks;
 use crate::checksums;
 use crate::exchange;
 use crate::findings::number;
-use crate::io::{Reader, lay_over_units};
+use crate::io::{Reader, has_all, lay_over_units};
 use crate::look::{Outcome, Writer, look, probe_groups};
 use crate::options::{CheckError, Options, Progress};
 use crate::replay::{Replay, replay};
@@ -43,6 +43,7 @@ use myriad_device::BlockDevice;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use volume::{KEPT_SHIFT, Repair, in_use, write_superblock};
 
@@ -373,17 +374,15 @@ fn bring_home(
     let mut buf = reader.new_buffer();
     let mut count = 0_u64;
     for (block, _) in overlay.blocks().filter(|(block, _)| block.0 < geometry.block_count) {
-        if reader.read_raw(block, &mut buf).is_err() {
-            buf.fill(0);
-        }
+        let missing = match reader.read_raw(block, &mut buf) {
+            Ok(_) => Vec::new(),
+            Err(_) => reader.read_each_sector(block, &mut buf),
+        };
         let mut home = buf.clone();
-        overlay.apply(block, &mut buf);
+        let applied = overlay.apply(block, &mut buf);
         let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
         if let Some(kind) = kind {
             // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
-            if reader.read_raw(block, &mut home).is_err() {
-                reader.read_each_sector(block, &mut home);
-            }
             lay_over_units(overlay, &reader.volume, block, kind, &mut home);
             write_home(&reader, block, &home)?;
             count += 1;
@@ -393,6 +392,15 @@ fn bring_home(
         // laid over what is newer.
         let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn.get() } else { replay.head.0 };
         header::seal_at(&mut buf, &reader.volume, block, lsn);
+        // Zeros stand for what neither the medium nor the log has. With a wrong checksum the block counts as torn.
+        let checked = BlockKind::of(&buf).map_or(buf.len(), |kind| kind.checked_len(buf.len()));
+        let is_lost = |bytes: &Range<usize>| {
+            bytes.start < checked && !applied.is_some_and(|applied| has_all(&applied, bytes, buf.len()))
+        };
+        if missing.iter().any(is_lost) {
+            let head = header::BlockHeader::read_mut(&mut buf);
+            head.crc.set(!head.crc.get());
+        }
         write_home(&reader, block, &buf)?;
         count += 1;
     }

@@ -270,19 +270,21 @@ impl Repair<'_> {
         self.read_torn(directory, block, BlockKind::DirEntries, buf)
     }
 
-    /// Reads a block of a directory; whether it is torn, that is, all but its checksum is right. `None` if it is none of this kind.
+    /// Reads a block of a directory; whether it is torn, that is, its checksum is wrong, or some of its sectors cannot be read and are zeros
+    /// here, and all else in its header is right. `None` if it is none of this kind.
     pub(crate) fn read_torn(&self, directory: Ino, block: FsBlock, kind: BlockKind, buf: &mut [u8]) -> Option<bool> {
         match self.reader.read(block, kind, directory.0, buf) {
-            Ok(()) => Some(false),
-            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
-                let head = BlockHeader::read(buf);
-                let is_ours = head.volume == self.reader.volume
-                    && head.address.get() == block.0
-                    && head.owner.get() == directory.0;
-                is_ours.then_some(true)
-            }
-            Err(_) => None,
+            Ok(()) => return Some(false),
+            Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {}
+            Err(Damage::Unreadable { .. }) if self.reader.read_sectors(block, buf) => {}
+            Err(_) => return None,
         }
+        let head = BlockHeader::read(buf);
+        let is_ours = head.magic.get() == kind.magic()
+            && head.volume == self.reader.volume
+            && head.address.get() == block.0
+            && head.owner.get() == directory.0;
+        is_ours.then_some(true)
     }
 
     /// An entry block of which nothing can be read becomes an empty one: the positions of the others stay.
