@@ -1,11 +1,11 @@
 //! Options changed while the volume is open: what happens next goes by them.
 
 use myriad_check::{Options as CheckOptions, check};
-use myriad_device::MemoryDevice;
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::options::{read_for_tune, row};
 use myriad_engine::{
-    AccessTimes, Clock, Cred, Discard, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, PlacementPolicy,
-    Session,
+    AccessTimes, Clock, Cred, Discard, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
+    PlacementPolicy, Session,
 };
 use myriad_format::choices::Profile;
 use std::collections::BTreeSet;
@@ -212,6 +212,27 @@ fn a_label_is_kept_and_everything_else_stays() {
     let fs = open(&device, quiet());
     assert_eq!(fs.info().label, longest);
     assert!(fs.session(Cred::root()).stat("directory").is_ok());
+    fs.close().unwrap();
+}
+
+/// Of several options the label changed alone when the host had no room to make it durable: the others were left as they had been.
+#[test]
+fn without_room_for_a_label_no_option_changes() {
+    let made = formatted(&MkfsOptions { label: "first".into(), ..MkfsOptions::default() }).clone_image();
+    let device = Arc::new(FaultDevice::new(made));
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    fs.sync().unwrap();
+    device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
+    let refused = fs.tune(&read_for_tune(["label=second", "commit=1"]).unwrap()).unwrap_err();
+    assert!(matches!(refused, Error::HostFull(_)), "{refused}");
+    let options = || (fs.info().label, value(&fs, "label"), value(&fs, "commit"));
+    assert_eq!(options(), ("first".into(), "first".into(), "0".into()));
+    // There is room again.
+    fs.sync().unwrap();
+    let after = Arc::new(device.inner().clone_image());
+    assert_eq!(open(&after, quiet()).info().label, "first");
+    tune(&fs, &["label=second", "commit=1"]);
+    assert_eq!(options(), ("second".into(), "second".into(), "1".into()));
     fs.close().unwrap();
 }
 

@@ -88,8 +88,35 @@ impl Summaries {
         }
         volume.with_group(txn, ag, |space, _| {
             let (free_blocks, directories) = space.region(at);
-            let free_inodes = self.inodes.map_or(u32::MAX, |_| geometry.table_inodes(ag) - space.inodes_used());
+            let free_inodes = |_| geometry.table_inodes(ag).saturating_sub(space.inodes_used());
+            let free_inodes = self.inodes.map_or(u32::MAX, free_inodes);
             Ok(Summary { free_blocks, free_inodes, directories })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MkfsOptions;
+    use crate::volume::{testing, transact};
+    use myriad_device::MemoryDevice;
+    use std::sync::Arc;
+
+    /// A group of which a damaged header says that it has more inodes in use than its table has: the free ones were a number below zero.
+    #[test]
+    fn a_group_that_counts_too_many_inodes_has_none_free() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let choices = myriad_format::choices::Profile::parse("ffs").unwrap().choices;
+        crate::mkfs::format(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+        let volume = testing::open(device);
+        let found = transact(&volume, 0, |txn| {
+            volume.with_group(txn, AgNo(0), |space, _| {
+                space.count_ahead(1 << 20);
+                Ok(())
+            })?;
+            Summaries::new(&volume).of(txn, RegionNo(0))
+        });
+        assert_eq!(found.unwrap().free_inodes, 0);
     }
 }

@@ -172,7 +172,7 @@ impl Volume {
         // First what can fail.
         Delays::check(&after.mount, self.order)?;
         if after.mkfs.label != before.mkfs.label {
-            self.set_label(&after.mkfs.label)?;
+            self.set_label(&before.mkfs.label, &after.mkfs.label)?;
         }
         let mut options = after.mount;
         // As it was asked for, not as it came to be.
@@ -194,14 +194,23 @@ impl Volume {
         Ok(())
     }
 
+    /// Gives the volume another label, or leaves it its own if the host has no room to make that durable.
+    fn set_label(&self, before: &str, label: &str) -> Result<()> {
+        self.write_label(label)?;
+        self.commit_now().inspect_err(|_| {
+            // An error here has shut the volume down, or nothing has room: the label may then be either.
+            let _ = self.write_label(before);
+        })?;
+        *self.live.label.write() = label.to_owned();
+        Ok(())
+    }
+
     /// The copies of the superblock keep the label that mkfs gave the volume.
-    fn set_label(&self, label: &str) -> Result<()> {
+    fn write_label(&self, label: &str) -> Result<()> {
         let mut bytes = [0; 64];
         bytes[..label.len()].copy_from_slice(label.as_bytes());
         transact(self, 0, |txn| {
             txn.change(FsBlock(0), BlockKind::Superblock, |edit| edit.put(offset_of!(Superblock, label), &bytes))
-        })?;
-        *self.live.label.write() = label.to_owned();
-        self.commit_now()
+        })
     }
 }
