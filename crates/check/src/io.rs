@@ -3,7 +3,7 @@
 use myriad_device::BlockDevice;
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
-use myriad_log::{Applied, Overlay};
+use myriad_log::{Applied, Overlay, POSITION_MAX};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const GRANULES: usize = 64;
 /// What a medium loses at a time, at least.
 const SECTOR: usize = 512;
+
+/// A block with a larger LSN does not say where a new log may begin: no log gets that far, and one that begins there has no room.
+const LSN_BELIEVED: u64 = POSITION_MAX / 2;
 
 /// Why a block cannot be believed.
 #[derive(Debug)]
@@ -128,7 +131,8 @@ impl Reader {
         }
         header::verify(buf, kind, &self.volume, block)?;
         header::verify_owner(buf, block, owner)?;
-        self.lsn_max.fetch_max(header::lsn_of(buf).unwrap_or(0), Relaxed);
+        let lsn = header::lsn_of(buf).filter(|&lsn| lsn <= LSN_BELIEVED);
+        self.lsn_max.fetch_max(lsn.unwrap_or(0), Relaxed);
         Ok(())
     }
 
@@ -182,7 +186,7 @@ impl Reader {
         found
     }
 
-    /// Newest LSN in the header of a block that was verified.
+    /// Newest LSN in the header of a block that was verified, of those that a log can have reached.
     pub fn lsn_max(&self) -> Lsn {
         Lsn(self.lsn_max.load(Relaxed))
     }

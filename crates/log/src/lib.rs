@@ -87,7 +87,7 @@ mod tests;
 pub use append::{Log, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
-pub use place::{LogError, LogPlace, RING_BYTES_MAX, RING_UNITS_MIN};
+pub use place::{LogError, LogPlace, POSITION_MAX, RING_BYTES_MAX, RING_UNITS_MIN};
 pub use recover::{Reach, Recovered, damaged_anchor, recover};
 pub use search::{Found, Home, search};
 pub use sectors::{change_superblock, read_unit, write_units};

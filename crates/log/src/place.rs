@@ -13,7 +13,7 @@ pub const RING_UNITS_MIN: u64 = 4;
 pub const RING_BYTES_MAX: u64 = 4 << 30;
 /// No LSN or sequence read from the disk may exceed this: a volume that writes 100 GB/s gets there in a year and a
 /// half, and sums with it cannot overflow.
-pub(crate) const POSITION_MAX: u64 = 1 << 62;
+pub const POSITION_MAX: u64 = 1 << 62;
 
 /// Where a log lies. `start` and `length` are in bytes and include the anchors.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ use crate::repair::volume::{Repair, state};
 use myriad_format::btree::INODE_CHUNKS;
 use myriad_format::choices::{Inodes, Space};
 use myriad_format::group::{
-    FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary,
+    FIRST_BY_START_BLOCK, FIRST_INODE_TREE_BLOCK, FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RESERVE_MAX, RegionSummary,
 };
 use myriad_format::inode::ChunkRecord;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
@@ -164,7 +164,16 @@ impl Repair<'_> {
             let nodes = inode_nodes + if has_trees { free_nodes(&free, block_size, fill) } else { 0 };
             let missing = nodes.saturating_sub(places.len());
             if missing == 0 {
-                break;
+                // Where all that is free are single blocks, each one that was taken made the trees smaller. Of what they do not need now the
+                // reserve can have so many; of more than that a half goes back, for it makes the trees larger again.
+                let surplus = places.len() - nodes;
+                if surplus + old_fixed.len() <= RESERVE_MAX {
+                    break;
+                }
+                // Blocks that were taken stand before the fixed ones.
+                let given_back: Vec<FsBlock> = places.drain(..surplus / 2).collect();
+                self.release(given_back.into_iter().map(|block| (block, 1)));
+                continue;
             }
             for taken in 0..missing {
                 match self.take(Some(ag)) {

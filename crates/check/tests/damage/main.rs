@@ -322,6 +322,25 @@ fn a_sound_volume_is_not_written() {
     }
 }
 
+/// A new log begins beyond every LSN that a block has. One block said that it had one which no log can reach: the repair made the ring
+/// zeros, could not make a log there, and failed the same way each time after.
+#[test]
+fn an_lsn_that_no_log_reaches_does_not_count() {
+    for lsn in [(1 << 62) - 1, 1 << 62, 1 << 63, u64::MAX] {
+        let sample = sample(SHAPE);
+        let image = &sample.image;
+        let block = image.header_block(1);
+        let mut bytes = image.read(block);
+        header::seal_at(&mut bytes, &VOLUME, block, lsn);
+        image.write(block, &bytes);
+        // Both anchors.
+        let log = image.log_place();
+        log.device.write(log.start, &vec![0; 4 * log.block_size]).unwrap();
+        let report = mend(image);
+        assert!(report.is_sound(), "{lsn}: {}", remaining(&report));
+    }
+}
+
 /// A hostile or broken image gives findings or an error: never a panic, never a hang. Repaired, it is sound.
 #[test]
 fn any_damage_is_survived_and_repaired() {
