@@ -124,7 +124,8 @@ fn an_unreadable_sector_costs_no_more_where_the_log_has_a_part_of_the_block() {
     fs.sync().unwrap();
     let image = Arc::new(device.clone_image());
     let at = (block.0 << geometry.block_bits) + 1024;
-    let worn = Worn::new(image.clone(), vec![at..at + 512]);
+    let sector = at..at + 512;
+    let worn = Worn::new(image.clone(), vec![sector]);
     let report = check(worn, None, &REPAIR).unwrap();
     assert!(report.repaired && report.is_sound(), "{}", text(&report));
     let left = report.totals.inodes;
@@ -179,7 +180,8 @@ fn an_unreadable_sector_of_a_directory_costs_the_names_in_it() {
         if damage == "zeros" {
             image.write(offset + bad.start as u64, &[0; 512]).unwrap();
         } else {
-            worn = Worn::new(image.clone(), vec![offset + bad.start as u64..offset + bad.end as u64]);
+            let sector = offset + bad.start as u64..offset + bad.end as u64;
+            worn = Worn::new(image.clone(), vec![sector]);
         }
         let report = check(worn, None, &REPAIR).unwrap();
         assert!(report.repaired && report.is_sound(), "{damage}: {}", text(&report));

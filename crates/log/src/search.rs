@@ -54,9 +54,9 @@ pub struct Found {
 /// Headers that were found, and places where one may have been.
 struct Units {
     headers: Vec<CheckpointHeader>,
-    /// Places in the ring of what cannot be read, is all zeros, or is a header with a wrong checksum.
+    /// Places in the ring of what cannot be read, is all zeros, or is a header with a wrong checksum; ascending.
     suspects: Vec<u64>,
-    /// Those of them that cannot be read.
+    /// Those of them that cannot be read, ascending.
     unreadable: Vec<u64>,
 }
 
@@ -139,7 +139,7 @@ fn look_at_units(place: &LogPlace, ring: &Ring) -> Units {
 /// Whether behind the last whole checkpoint there is one that cannot be read: at its header, or in its body. One that can be
 /// read and is not whole is an attempt that did not commit, as far as anybody can tell.
 fn is_end_unreadable(ring: &Ring, units: &Units, head: Lsn) -> bool {
-    let is_unreadable = |lsn: u64| units.unreadable.contains(&(lsn % ring.capacity));
+    let is_unreadable = |lsn: u64| units.unreadable.binary_search(&(lsn % ring.capacity)).is_ok();
     let next = units.headers.iter().find(|header| header.lsn.get() == head.0);
     let end = next.map_or(head.0 + 1, |header| end_of(header, ring).0);
     (head.0..end).step_by(ring.unit as usize).any(is_unreadable)
@@ -207,7 +207,7 @@ fn missing_before(place: &LogPlace, ring: &Ring, units: &Units, first: &Checkpoi
     // Since the place of the one before was last written, nothing has been written there: had its header lain here, it
     // would be found.
     let lap = head.0.saturating_sub(ring.capacity);
-    let is_suspect = |at: u64| units.suspects.contains(&(at % ring.capacity));
+    let is_suspect = |at: u64| units.suspects.binary_search(&(at % ring.capacity)).is_ok();
     let is_one_lost = (lap..lsn).step_by(ring.unit as usize).any(is_suspect);
     if lap == 0 { first.sequence.get() } else { u64::from(is_one_lost) }
 }
