@@ -12,7 +12,8 @@ use myriad_trials::setup::Devices;
 use myriad_trials::verdict::check_silent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
@@ -461,4 +462,62 @@ fn a_preallocated_image_has_all_its_room() {
             assert!(image.metadata().unwrap().blocks() * 512 < 12 << 20);
         }
     }
+}
+
+/// Opens what a crash leaves, until a directory is there; whether that came within a minute.
+fn comes_home(device: &Host, dir: &str) -> bool {
+    (0..600).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        let fs = open(crashed(device), Order::Log);
+        fs.session(Cred::root()).exists(dir).expect("look")
+    })
+}
+
+/// A checkpoint of the background thread met a full host. When there was room again and nobody changed anything, the thread, which asked for
+/// new changes only, left in memory what it had.
+#[test]
+fn the_background_goes_on_once_there_is_room() {
+    let device = format(48 << 20, &MkfsOptions::default());
+    let options = MountOptions { commit_interval_ms: 5, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).expect("open");
+    let (tell, told) = std::sync::mpsc::channel();
+    fs.on_host_full(move |is_full| _ = tell.send(is_full));
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, ENOSPC);
+    fs.session(Cred::root()).mkdir("d", 0o755).expect("it is in memory");
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(true));
+    device.clear();
+    assert!(comes_home(&device, "d"));
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(false));
+}
+
+/// Work that fills the log in less than the commit interval woke the background thread before that had passed, each time. Each time it committed, and
+/// began to wait anew; what other files had in memory stayed there.
+#[test]
+fn file_data_goes_home_beside_steady_work() {
+    let device = format(48 << 20, &MkfsOptions { log_size: Some(256 << 10), ..MkfsOptions::default() });
+    let options = MountOptions { commit_interval_ms: 200, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).expect("open");
+    let session = fs.session(Cred::root());
+    (0..2000).for_each(|i| session.create(&format!("n{i}"), 0o644).map(drop).expect("create"));
+    fs.sync().expect("sync");
+    let content = vec![7; 100 << 10];
+    session.write("f", &content).expect("write");
+    let stop = AtomicBool::new(false);
+    let is_home = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                let mode = if i / 2000 % 2 == 0 { 0o600 } else { 0o644 };
+                let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                session.set_attr(&format!("n{}", i % 2000), change).expect("chmod");
+            }
+        });
+        let is_home = (0..300).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            let fs = open(crashed(&device), Order::Log);
+            fs.session(Cred::root()).read("f").is_ok_and(|found| found == content)
+        });
+        stop.store(true, Ordering::Relaxed);
+        is_home
+    });
+    assert!(is_home);
 }

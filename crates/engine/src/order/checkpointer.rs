@@ -120,6 +120,11 @@ impl Checkpointer {
         self.released.iter().map(|&(_, length)| u64::from(length)).sum()
     }
 
+    /// Whether the last checkpoint or round did not come to its end: the host had no room for it.
+    pub fn is_cut_short(&self) -> bool {
+        self.pending.is_some() || self.round.is_some()
+    }
+
     /// Bytes of the log that recovery would read.
     pub fn log_used(&self) -> Option<u64> {
         self.log.as_ref().map(Log::used)

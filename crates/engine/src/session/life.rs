@@ -91,7 +91,7 @@ fn interval(volume: &Volume) -> Option<Duration> {
 fn make_checkpoints(volume: &Volume) {
     let mut last = Instant::now();
     loop {
-        let flush = {
+        let (flush, visits) = {
             let mut wake = volume.wake.0.lock();
             let mut timed_out = false;
             while !wake.wanted && !wake.shed && !wake.stop && !timed_out {
@@ -109,7 +109,7 @@ fn make_checkpoints(volume: &Volume) {
             }
             let sheds = std::mem::take(&mut wake.shed);
             // Also where it is woken more often than that.
-            let is_time = timed_out || sheds && interval(volume).is_some_and(|interval| last.elapsed() >= interval);
+            let is_time = timed_out || interval(volume).is_some_and(|interval| last.elapsed() >= interval);
             if is_time {
                 last = Instant::now();
             }
@@ -120,7 +120,7 @@ fn make_checkpoints(volume: &Volume) {
                 continue;
             }
             wake.wanted = false;
-            is_time || std::mem::take(&mut wake.flush)
+            (std::mem::take(&mut wake.flush) || is_time && !visits, visits)
         };
         if volume.check_running().is_err() {
             continue;
@@ -132,6 +132,9 @@ fn make_checkpoints(volume: &Volume) {
         }
         if !flush || volume.has_uncommitted() || volume.has_to_give_back() {
             let _ = volume.commit_now();
+        }
+        if visits {
+            let _ = volume.write_due();
         }
         volume.give_back(false);
     }

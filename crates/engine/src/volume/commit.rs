@@ -69,9 +69,11 @@ impl Volume {
         self.order == Order::Sync && self.live.syncs_data()
     }
 
-    /// Whether anything waits for a commit.
+    /// Whether anything waits for a commit, or a commit for room on the host.
     pub fn has_uncommitted(&self) -> bool {
-        !self.epoch.is_empty() || self.soft.as_ref().is_some_and(|soft| !soft.is_clean())
+        // A checkpoint that begins takes what waits out of its place.
+        let checkpointer = self.checkpointer.lock();
+        checkpointer.is_cut_short() || !self.epoch.is_empty() || self.soft.as_ref().is_some_and(|soft| !soft.is_clean())
     }
 
     pub fn wake_background(&self, flush: bool) {
