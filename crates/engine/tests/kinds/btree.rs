@@ -274,22 +274,10 @@ fn a_directory_may_be_larger_than_the_cache() {
 #[test]
 fn a_listing_only_goes_forwards() {
     let setup = setup(512, 24 << 20);
-    let volume = Volume::new(&setup);
-    for i in 0..300 {
-        volume.link(&name(i));
-    }
-    let device = volume.memory.clone();
-    volume.close();
-    let changed = change_nodes(&device, |_, block| {
-        let head = DirNodeHeader::read(block);
-        let is_one = head.level == 0 && head.count.get() > 4;
-        if is_one {
-            let at = offset_at(block, 3);
-            DirTreeEntry::read_mut(&mut block[at..]).tag.set(0x190);
-        }
-        is_one
+    let device = with_changed_leaves(&setup, |block| {
+        let at = offset_at(block, 3);
+        DirTreeEntry::read_mut(&mut block[at..]).tag.set(0x190);
     });
-    assert!(changed > 10, "{changed}");
     let fs = setup.open(Devices::from(device)).unwrap();
     let session = fs.session(Cred::root());
     let dir = session.lookup(session.root(), b"d").unwrap().node();
@@ -316,6 +304,32 @@ fn a_listing_only_goes_forwards() {
     assert!(failed > 0);
 }
 
+/// The device of a closed volume whose directory has so many names.
+fn with_names(setup: &Setup, count: u32) -> Arc<MemoryDevice> {
+    let volume = Volume::new(setup);
+    for i in 0..count {
+        volume.link(&name(i));
+    }
+    let device = volume.memory.clone();
+    volume.close();
+    device
+}
+
+/// The same with 300 names, and each leaf with more than four entries changed.
+fn with_changed_leaves(setup: &Setup, change: impl Fn(&mut [u8])) -> Arc<MemoryDevice> {
+    let device = with_names(setup, 300);
+    let changed = change_nodes(&device, |_, block| {
+        let head = DirNodeHeader::read(block);
+        let is_one = head.level == 0 && head.count.get() > 4;
+        if is_one {
+            change(block);
+        }
+        is_one
+    });
+    assert!(changed > 10, "{changed}");
+    device
+}
+
 /// Changes nodes of the directory on the device: `change` is given the number and the bytes of each, in the order of their places.
 fn change_nodes(device: &MemoryDevice, mut change: impl FnMut(usize, &mut [u8]) -> bool) -> usize {
     let (mut number, mut changed) = (0, 0);
@@ -339,21 +353,7 @@ fn change_nodes(device: &MemoryDevice, mut change: impl FnMut(usize, &mut [u8]) 
 #[test]
 fn a_leaf_that_says_less_than_it_has_is_damage() {
     let setup = setup(512, 24 << 20);
-    let volume = Volume::new(&setup);
-    for i in 0..300 {
-        volume.link(&name(i));
-    }
-    let device = volume.memory.clone();
-    volume.close();
-    let changed = change_nodes(&device, |_, block| {
-        let head = DirNodeHeader::read_mut(block);
-        let is_full_leaf = head.level == 0 && head.count.get() > 4;
-        if is_full_leaf {
-            head.live.set(0);
-        }
-        is_full_leaf
-    });
-    assert!(changed > 10, "{changed}");
+    let device = with_changed_leaves(&setup, |block| DirNodeHeader::read_mut(block).live.set(0));
     let mut refused = 0;
     for i in 300..340 {
         // A damaged leaf that is met in the middle of a change shuts the volume down.
@@ -373,12 +373,7 @@ fn a_leaf_that_says_less_than_it_has_is_damage() {
 #[test]
 fn a_node_that_is_reached_twice_is_damage() {
     let setup = setup(512, 24 << 20);
-    let volume = Volume::new(&setup);
-    for i in 0..40 {
-        volume.link(&name(i));
-    }
-    let device = volume.memory.clone();
-    volume.close();
+    let device = with_names(&setup, 40);
     let mut sole = Vec::new();
     let changed = change_nodes(&device, |number, block| {
         let inner = |block: &mut [u8], level: u8, children: &[(u64, u32)]| {

@@ -512,17 +512,22 @@ fn fill_made_groups(volume: &Volume, setup: &Setup) {
     }
 }
 
+/// A volume whose made groups are full, and on it a file `f` with attributes.
+fn with_full_groups() -> (Setup, Volume) {
+    let mut setup = setup(1024, 16 << 20);
+    setup.ag_size = Some(1 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.write("f", b"content").unwrap();
+    volume.session.set_xattr("f", b"user.small", b"x", XattrMode::Set).unwrap();
+    fill_made_groups(&volume, &setup);
+    (setup, volume)
+}
+
 /// Attributes in a group that was never used before showed before the volume said that the group was made: who used it next gave the block
 /// to somebody else.
 #[test]
 fn attributes_in_a_new_group_wait_for_it() {
-    let mut setup = setup(1024, 16 << 20);
-    setup.ag_size = Some(1 << 20);
-    let volume = Volume::new(&setup);
-    let session = &volume.session;
-    session.write("f", b"content").unwrap();
-    session.set_xattr("f", b"user.small", b"x", XattrMode::Set).unwrap();
-    fill_made_groups(&volume, &setup);
+    let (_, volume) = with_full_groups();
     let set = |session: &Session| session.set_xattr("f", b"user.big", &[b'x'; 600], XattrMode::Set).unwrap();
     volume.states(set).iter().for_each(State::check);
 }

@@ -1,6 +1,6 @@
 //! What of a file shows before the rest: its size over blocks that it has given up, and attributes in several blocks.
 
-use super::{FILLING, fill_made_groups, setup};
+use super::{FILLING, setup, with_full_groups};
 use crate::recorded::Volume;
 use myriad_engine::{OpenOptions, Session, XattrMode};
 
@@ -64,13 +64,8 @@ fn a_new_size_waits_for_attributes_that_wait() {
 /// of a group there are none, the attributes waited for ever, and the volume was shut down.
 #[test]
 fn attributes_of_several_blocks_show_wherever_they_lie() {
-    let mut setup = setup(1024, 16 << 20);
-    setup.ag_size = Some(1 << 20);
-    let volume = Volume::new(&setup);
+    let (setup, volume) = with_full_groups();
     let session = &volume.session;
-    session.write("f", b"content").unwrap();
-    session.set_xattr("f", b"user.small", b"x", XattrMode::Set).unwrap();
-    fill_made_groups(&volume, &setup);
     // The last blocks of the group were taken last.
     let size = |name: &String| session.stat(name).map_or(0, |found| found.size);
     let last = (0..FILLING).map(|i| format!("big{i}")).rfind(|name| size(name) > 0).unwrap();
