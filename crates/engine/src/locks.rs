@@ -20,6 +20,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Rank {
+    /// Held by the one operation that has room made for many frames, until its end.
+    ManyFrames,
     /// Looking at all directories for second names after a crash.
     SecondNames,
     /// Appending to a file: held by who does so in several parts, each of which takes the data lock.
@@ -142,7 +144,8 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 14] = [
+    const ALL: [Rank; 15] = [
+        Rank::ManyFrames,
         Rank::SecondNames,
         Rank::Append,
         Rank::FileData,
@@ -177,6 +180,11 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::wait(const { rank(RANK) }, 0);
         Guard { guard: schedule::acquire(|| self.0.try_lock(), || self.0.lock()), _held: held }
+    }
+
+    /// Whether somebody has it just now.
+    pub fn is_locked(&self) -> bool {
+        self.0.is_locked()
     }
 
     /// Does not wait, so it may be out of order.

@@ -11,11 +11,10 @@ use crate::perm;
 use crate::perm::Subject;
 use crate::planted::{Bug, planted};
 use crate::types::{AccessTimes, Node, SetAttr, SetTime, Stat, Time, XattrMode};
-use crate::volume::{Share, transact};
+use crate::volume::{FramesWanted, Share, transact};
 use crate::xattr;
 use myriad_format::Ino;
 use myriad_format::inode::{RawInode, flag};
-use std::cell::Cell;
 use zerocopy::little_endian::{I64, U16, U32};
 
 /// An access time of that age moves though the file has not changed since, as Linux has it: a day, in nanoseconds.
@@ -61,7 +60,7 @@ impl Ops<'_> {
     pub fn set_attr(&self, node: Node, attr: &SetAttr) -> Result<Stat> {
         self.volume.counters.bump(Count::setattrs);
         let ino = Ino(node.ino);
-        let change = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
+        let change = |txn: &mut Txn<'_>, wanted: &FramesWanted| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;

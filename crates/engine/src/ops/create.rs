@@ -15,12 +15,11 @@ use crate::order::Txn;
 use crate::perm::{self, NewInode};
 use crate::placement;
 use crate::types::{FileType, Node, SetAttr, Stat, Time, check_name};
-use crate::volume::{Reason, Share, Volume, transact};
+use crate::volume::{FramesWanted, Reason, Share, Volume, transact};
 use crate::xattr;
 use myriad_format::fork::{Fork, ShortTarget};
 use myriad_format::inode::{NLINK_MAX, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use myriad_format::{FsBlock, Ino};
-use std::cell::Cell;
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
@@ -71,7 +70,7 @@ impl Ops<'_> {
         let blocks = self.volume.blocks_to_create() + map::promise_of_new(&self.volume.geometry, pages);
         make_way(self.volume, node, name)?;
         let mut made = Stat::NONE;
-        let mut attempt = |txn: &mut Txn<'_>, is_settled: bool, wanted: &Cell<usize>| {
+        let mut attempt = |txn: &mut Txn<'_>, is_settled: bool, wanted: &FramesWanted| {
             let volume = self.volume;
             let _lock = volume.lock_exclusive(parent);
             let mut dir = RawInode::zeroed();
@@ -157,7 +156,7 @@ impl Ops<'_> {
     /// from the first moment: without that, it would be gone.
     pub fn make_tmpfile(&self, node: Node, mode: u16) -> Result<Arc<OpenFile>> {
         let parent = Ino(node.ino);
-        let make = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
+        let make = |txn: &mut Txn<'_>, wanted: &FramesWanted| {
             let _lock = self.volume.lock_shared(parent);
             // No name is looked up in it: search and write permission are asked for at once (vfs_tmpfile).
             let mut dir = RawInode::zeroed();
@@ -194,7 +193,7 @@ impl Whiteout {
     pub fn reserve(ops: &Ops<'_>, txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, guarded: &Guarded) -> Result<Self> {
         let default_acl = xattr::default_acl(&txn.look, dir, raw)?;
         let owner = perm::new_inode(ops.caller, &guarded.subject(), default_acl.as_deref(), S_IFCHR)?;
-        reserve_acls(txn, &owner, &Cell::new(0))?;
+        reserve_acls(txn, &owner, &FramesWanted::default())?;
         let near = placement::inode(ops.volume, dir);
         let ino = ops.volume.allocate_inode(txn, near)?;
         ops.volume.placement.note_file(ops.volume.geometry.region_of(near));
@@ -219,7 +218,7 @@ fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
 }
 
 /// ACLs that a directory hands down may not fit the new inode's body. `wanted`: see [`Txn::ask_frames`].
-fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode, wanted: &Cell<usize>) -> Result<()> {
+fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode, wanted: &FramesWanted) -> Result<()> {
     let len = |acl: &Option<Vec<u8>>| {
         acl.as_ref().map_or(0, |acl| ACCESS_ACL.len().max(DEFAULT_ACL.len()) + acl.len() + xattr::ENTRY_ROOM)
     };

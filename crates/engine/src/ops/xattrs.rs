@@ -10,10 +10,9 @@ use crate::order::Txn;
 use crate::perm::acl::Acl;
 use crate::planted::{Bug, planted};
 use crate::types::{Node, XattrMode};
-use crate::volume::{Share, transact, transact_giving};
+use crate::volume::{FramesWanted, Share, transact, transact_giving};
 use crate::xattr;
 use myriad_format::Ino;
-use std::cell::Cell;
 use zerocopy::little_endian::{I64, U16};
 
 impl Ops<'_> {
@@ -80,7 +79,7 @@ impl Ops<'_> {
             xattr::blocks_for(self.volume.cache.block_size(), xattr::read(&look, ino, &raw)?.len() + added)
         };
         let share = if value.is_some() { Share::Common } else { Share::Last };
-        let change = |txn: &mut Txn<'_>, wanted: &Cell<usize>| {
+        let change = |txn: &mut Txn<'_>, wanted: &FramesWanted| {
             let _lock = self.volume.lock_exclusive(ino);
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;

@@ -10,7 +10,7 @@ use crate::order::facts;
 use crate::order::soft::{AsOf, Freed, Soft};
 use crate::thread_slot::thread_slot;
 use crate::types::Time;
-use crate::volume::{PANICKED, Share, Volume};
+use crate::volume::{FramesWanted, PANICKED, Share, Volume};
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino, header};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -275,12 +275,13 @@ impl<'a> Txn<'a> {
         frames <= FRAMES_UNASKED || self.ask(frames, Leaving::Reserve)
     }
 
-    /// As [`Self::may_take`]. Without so many frames, ENOMEM; `wanted` says how many, and room is made for them (`Volume::with_frames`).
-    pub fn ask_frames(&mut self, frames: usize, wanted: &Cell<usize>) -> Result<()> {
-        if self.may_take(frames) {
+    /// As [`Self::may_take`]. Without so many frames, or while room is made for somebody else, ENOMEM; `wanted` says how many, and room
+    /// is made for them (`Volume::with_frames`).
+    pub fn ask_frames(&mut self, frames: usize, wanted: &FramesWanted) -> Result<()> {
+        if frames <= FRAMES_UNASKED || wanted.may_have(self.volume()) && self.may_take(frames) {
             return Ok(());
         }
-        wanted.set(frames);
+        wanted.note(frames);
         Err(Errno::NOMEM.into())
     }
 

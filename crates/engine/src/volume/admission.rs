@@ -38,7 +38,8 @@ const BREAKING_MIN: i64 = 1024;
 /// Checkpoints that one thread waits for while it wants space, and those of them one after another that may bring nothing.
 const FIND_ROUNDS: usize = 1000;
 const VAIN_ROUNDS: usize = 8;
-/// How often an operation has room made for the frames that it asks for: others may be quicker to take them.
+/// How often an operation has room made for the frames that it asks for: while it has its turn, many others that each take a few
+/// may be quicker.
 const FRAMES_TRIES: usize = 16;
 const _: () = assert!(PLENTY >= LIGHT_SUM_MAX as i64 + 2 * HELD_BACK_MAX);
 
@@ -51,6 +52,24 @@ pub(crate) enum Share {
     Reserved,
     /// Down to what checkpoints need for the list of orphans: it gives space back, and may need a little for that.
     Last,
+}
+
+/// What an operation says that finds too few frames ([`Txn::ask_frames`]), and whether room has been made for it.
+#[derive(Default)]
+pub(crate) struct FramesWanted {
+    count: Cell<usize>,
+    has_turn: Cell<bool>,
+}
+
+impl FramesWanted {
+    /// Whether it may be given many: nobody has room made for himself, unless it is this one.
+    pub fn may_have(&self, volume: &Volume) -> bool {
+        self.has_turn.get() || !volume.frames_turn.is_locked()
+    }
+
+    pub fn note(&self, frames: usize) {
+        self.count.set(frames);
+    }
 }
 
 impl Volume {
@@ -211,13 +230,18 @@ impl Volume {
         if fits { Ok(()) } else { Err(Errno::NOMEM.into()) }
     }
 
-    /// Runs an operation that may ask for many frames, before its first change. If they are not there it notes in the cell how many it
-    /// wants, and is refused with ENOMEM; then room is made and it runs again.
-    pub fn with_frames<T>(&self, mut operation: impl FnMut(&Cell<usize>) -> Result<T>) -> Result<T> {
-        let wanted = Cell::new(0);
+    /// Runs an operation that may ask for many frames, before its first change ([`Txn::ask_frames`]). If they are not there it is
+    /// refused with ENOMEM; then it waits for its turn, room is made for it, and it runs again. Until its end nobody else gets many.
+    pub fn with_frames<T>(&self, mut operation: impl FnMut(&FramesWanted) -> Result<T>) -> Result<T> {
+        let wanted = FramesWanted::default();
+        let mut turn = None;
         for _ in 0..FRAMES_TRIES {
             match operation(&wanted) {
-                Err(Error::Refused(Errno::NOMEM)) if wanted.get() > 0 => self.make_room_for(wanted.take())?,
+                Err(Error::Refused(Errno::NOMEM)) if wanted.count.get() > 0 => {
+                    turn.get_or_insert_with(|| self.frames_turn.lock());
+                    wanted.has_turn.set(true);
+                    self.make_room_for(wanted.count.take())?;
+                }
                 result => return result,
             }
         }
@@ -349,6 +373,7 @@ pub(crate) fn transact_giving<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::FRAMES_UNASKED;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use std::sync::Arc;
@@ -394,9 +419,25 @@ mod tests {
         });
         drop(first);
         assert_eq!(volume.cache.spare_frames(), spare);
-        let wanted = Cell::new(0);
+        let wanted = FramesWanted::default();
         assert!(volume.begin(0).unwrap().ask_frames(spare + 1, &wanted).is_err());
-        assert_eq!(wanted.get(), spare + 1);
+        assert_eq!(wanted.count.get(), spare + 1);
+    }
+
+    /// Of two that each wanted most of the cache, one took the room that was made for the other, time after time.
+    #[test]
+    fn room_for_many_frames_is_made_for_one_at_a_time() {
+        let volume = volume();
+        let many = FRAMES_UNASKED + 1;
+        let turn = volume.frames_turn.lock();
+        let ask = |frames, wanted: &FramesWanted| volume.begin(0).unwrap().ask_frames(frames, wanted);
+        let wanted = FramesWanted::default();
+        assert!(ask(many, &wanted).is_err() && ask(many - 1, &wanted).is_ok());
+        assert_eq!(wanted.count.get(), many);
+        wanted.has_turn.set(true);
+        assert!(ask(many, &wanted).is_ok());
+        drop(turn);
+        assert!(ask(many, &FramesWanted::default()).is_ok());
     }
 
     /// While there was plenty nobody asked how much it was that others had reserved: two who wanted most of it both got in.

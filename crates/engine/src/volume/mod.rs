@@ -21,7 +21,7 @@ mod superblock;
 mod syncer;
 mod transfer;
 
-pub(crate) use admission::{MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
+pub(crate) use admission::{FramesWanted, MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use end::PANICKED;
 pub(crate) use inode_locks::TwoLocks;
 
@@ -105,6 +105,8 @@ pub(crate) struct Volume {
     pub orphans: Orphans,
     pub second_names: SecondNames,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
+    /// For the operation that has room made for many frames (`with_frames`): two would take it from each other.
+    pub frames_turn: Mutex<{ Rank::ManyFrames as u8 }, ()>,
     /// Wakes the background thread.
     pub wake: (parking_lot::Mutex<Wake>, Condvar),
     /// Rises with every change that may make a resolved directory path mean something else.
@@ -223,6 +225,7 @@ impl Volume {
             orphans: Orphans::default(),
             second_names: SecondNames::default(),
             checkpointer: Mutex::new(checkpointer),
+            frames_turn: Mutex::new(()),
             wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
             namespace_generation: AtomicU64::new(1),
             generations: AtomicU32::new(generation),
