@@ -6,11 +6,12 @@ use myriad_engine::{
     AllocateMode, Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, SetAttr,
     XattrMode,
 };
-use myriad_format::BlockKind;
-use myriad_format::inode::flag;
+use myriad_format::inode::{RawInode, flag};
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader};
 use myriad_format::superblock::Superblock;
+use myriad_format::{BlockKind, Ino, header};
 use myriad_sim::rng::number;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -408,4 +409,59 @@ fn superblock(device: &MemoryDevice) -> Superblock {
     let mut bytes = vec![0; Superblock::SIZE];
     device.read(0, &mut bytes).unwrap();
     *Superblock::read(&bytes)
+}
+
+/// Changes an inode of a volume that is closed, and seals its block again.
+fn change_inode(device: &MemoryDevice, ino: u64, change: impl FnOnce(&mut RawInode)) {
+    let superblock = superblock(device);
+    let geometry = superblock.geometry();
+    let (block, slot) = geometry.locate(Ino(ino)).unwrap();
+    let mut bytes = vec![0; geometry.block_size()];
+    device.read(block.0 << geometry.block_bits, &mut bytes).unwrap();
+    change(RawInode::read_mut(&mut bytes[geometry.inode_offset(slot)..]));
+    header::reseal(&mut bytes, &superblock.volume(), block);
+    device.write(block.0 << geometry.block_bits, &bytes).unwrap();
+}
+
+/// Names of a directory, and what they lead to.
+fn names_in(fs: &Fs, path: &str) -> BTreeMap<Vec<u8>, u64> {
+    let entries = fs.session(Cred::root()).read_dir(path).unwrap().map(Result::unwrap);
+    entries.filter(|entry| !entry.name.starts_with(b".")).map(|entry| (entry.name, entry.ino)).collect()
+}
+
+/// On a full volume the only free blocks that a repair saw were the old indexes of directories. It wrote the new index of one over the root of another's, and
+/// then did not know how many blocks of entries that one had made.
+#[test]
+fn the_index_of_one_directory_is_not_written_over_the_root_of_another() {
+    let device = Arc::new(MemoryDevice::new(32 << 20));
+    let mkfs = MkfsOptions { ag_size: Some(32 << 20), seed: Some(7), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &mkfs).expect("mkfs");
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    let directories: Vec<String> = (0..24).map(|number| format!("/{number}")).collect();
+    for (at, directory) in directories.iter().enumerate() {
+        session.mkdir(directory, 0o755).unwrap();
+        // The last ones, which are visited last, leave the longest runs.
+        for name in 0..1500 + 50 * at {
+            session.create(&*format!("{directory}/a file with number {name}"), 0o644).unwrap();
+        }
+    }
+    let file = session.open("/file", OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE }).unwrap();
+    let mut size = 0;
+    for part in [1 << 20, 1 << 16, 4096] {
+        while file.write_at(&vec![7; part], size).is_ok_and(|written| written == part) && file.sync().is_ok() {
+            size += part as u64;
+        }
+    }
+    let before: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
+    let ino = session.lstat("/file").unwrap().ino;
+    drop((file, session));
+    fs.close().unwrap();
+    change_inode(&device, ino, |raw| raw.nlink.set(3));
+    let report = check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("a repair");
+    assert!(report.repaired && report.is_sound(), "{:?}", report.remaining);
+    assert!(!report.actions.iter().any(|action| action.contains("is lost")), "{:?}", report.actions);
+    let fs = open(&device);
+    let after: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
+    assert!(after == before);
 }

@@ -246,6 +246,7 @@ impl Repair<'_> {
         /// Most directories that wait for a flush: it takes as long as very many of them.
         const CHANGED_MAX: usize = 1024;
         let raw = self.raw(directory)?;
+        self.leave_root(directory);
         let attribute_blocks = raw.attribute_root().map_or(0, |root| u64::from(root.count));
         if extents.is_empty() {
             // No entry block: an empty directory. Its map may have been a tree without records.

@@ -82,6 +82,7 @@ impl Repair<'_> {
             Inodes::Dynamic | Inodes::Bucket => self.find_in_chunks()?,
         }
         self.items.sort_unstable_by_key(|item| item.ino);
+        self.claim_roots();
         Ok(())
     }
 
@@ -154,6 +155,9 @@ impl Repair<'_> {
         }
         if raw.has_flag(flag::IMMUTABLE | flag::APPEND) {
             self.features |= feature::COMPATIBLE_FLAGGED;
+        }
+        if let Some(root) = raw.index_root().filter(|_| raw.is_dir_in_blocks()) {
+            self.roots.insert(ino, root);
         }
         Some((data_len, attributes))
     }
@@ -505,6 +509,7 @@ impl Repair<'_> {
                 next = FsBlock(AttrBlockHeader::read(&buf).next.get());
             }
         }
+        self.leave_root(ino);
         match self.choices.inodes {
             Inodes::Static => self.free_in_table(ino)?,
             Inodes::Dynamic | Inodes::Bucket => self.free_in_chunk(ino, &raw)?,

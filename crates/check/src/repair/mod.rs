@@ -16,8 +16,8 @@
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. If power is lost at any point, the next repair can work on what is left. Inode blocks and entries are changed in place, and each sector of
 //!      them is sound by itself. Trees and indexes are never needed to find them, but for
-//!      one number: how many entry blocks a directory has made is in its index root. A group's old inode tree is there until the new one is. And the
-//!      volume is marked as in use until all is durable.
+//!      one number: how many entry blocks a directory has made is in its index root, which stays until a new one is named, unless there is no other
+//!      room. A group's old inode tree is there until the new one is. And the volume is marked as in use until all is durable.
 //!   4. An inode in the block at hand names no block that is not durable, because the block at hand may be written at any time, before or after other
 //!      writes since the last flush. Blocks that the inode named before it was changed are given to no other inode until the change is durable.
 //!
@@ -248,6 +248,8 @@ impl<'a> Repair<'a> {
             inode_trees: BTreeSet::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
+            roots: BTreeMap::new(),
+            made: BTreeMap::new(),
             orphans: BTreeSet::new(),
             changed: Vec::new(),
             left: Vec::new(),
@@ -308,6 +310,7 @@ impl<'a> Repair<'a> {
         self.forget_orphans(list)?;
         self.walk_names()?;
         self.settle_links()?;
+        debug_assert!(self.roots.is_empty(), "each directory was written anew, or went");
         self.settle()?;
         self.find_data()?;
         self.write_groups()?;

@@ -62,6 +62,11 @@ pub(crate) struct Repair<'a> {
     pub(crate) items: Vec<Item>,
     /// File maps to be written anew.
     pub(crate) maps: BTreeMap<Ino, Salvaged>,
+    /// Roots of directories' indexes, until their directories have been written anew: nothing else says how many blocks of entries
+    /// each has made. They are nobody else's.
+    pub(crate) roots: BTreeMap<Ino, FsBlock>,
+    /// How many those were whose roots had to make room for something.
+    pub(crate) made: BTreeMap<Ino, u64>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
     /// Directories whose new maps and indexes are not named yet.
@@ -232,6 +237,8 @@ impl Repair<'_> {
                 // All groups again, for a part of what was kept.
                 self.kept_shift += 4;
                 self.spare_group = 0;
+            } else if !self.roots.is_empty() {
+                self.give_up_roots();
             } else {
                 return Ok((0, 0));
             }

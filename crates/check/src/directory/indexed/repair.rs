@@ -160,14 +160,8 @@ impl Repair<'_> {
     fn visit_blocks(&mut self, directory: Ino, mut pass: Pass, queue: &mut VecDeque<Ino>) -> Result<(), CheckError> {
         let (extents, new_map) = self.close_holes(directory)?;
         let raw = self.raw(directory)?;
-        let mut buf = self.reader.new_buffer();
-        // How many entry blocks were made says the index root; without it, the blocks themselves.
         let old_root = raw.index_root();
-        let made = old_root.and_then(|root| {
-            self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
-            // There is always one.
-            Some(u64::from(IndexHeader::read(&buf).entry_blocks.get())).filter(|&made| made > 0)
-        });
+        let made = self.made.remove(&directory).or_else(|| self.made_by(directory, old_root?));
         // A position has 32 bits.
         let most = (1_u64 << 35) / self.reader.block_size() as u64;
         let made = made.unwrap_or(u64::MAX).min(most);
@@ -192,6 +186,41 @@ impl Repair<'_> {
             }
         }
         self.finish_directory(directory, pass, extents, new_map, (end, has_index))
+    }
+
+    /// How many entry blocks a directory has made, as the root of its index says; without one, the blocks themselves say it.
+    fn made_by(&self, directory: Ino, root: FsBlock) -> Option<u64> {
+        let mut buf = self.reader.new_buffer();
+        self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
+        // There is always one.
+        Some(u64::from(IndexHeader::read(&buf).entry_blocks.get())).filter(|&made| made > 0)
+    }
+
+    /// Keeps the roots of indexes, as long as nothing else says how many blocks of entries their directories have made. Not before all else that
+    /// inodes own is known.
+    pub(crate) fn claim_roots(&mut self) {
+        let mut roots = std::mem::take(&mut self.roots);
+        roots.retain(|&ino, &mut root| {
+            let is_root = self.geometry.is_data_range(root, 1)
+                && self.geometry.ag_of(root).0 < self.ag_used
+                && self.made_by(ino, root).is_some();
+            is_root && self.blocks.claim(root, 1).is_none()
+        });
+        self.roots = roots;
+    }
+
+    /// The old root of a directory whose new index has been written, or that goes, is not needed any more once the inode says so.
+    pub(crate) fn leave_root(&mut self, directory: Ino) {
+        self.left.extend(self.roots.remove(&directory).map(|root| (root, 1)));
+    }
+
+    /// Where there is no other room left, the counts in roots are remembered and their blocks given away.
+    pub(crate) fn give_up_roots(&mut self) {
+        let roots = std::mem::take(&mut self.roots);
+        for (&ino, &root) in &roots {
+            self.made.extend(self.made_by(ino, root).map(|made| (ino, made)));
+        }
+        self.release(roots.into_values().map(|root| (root, 1)));
     }
 
     /// Extents of a directory in blocks and, if they are new, the tree of a map of them. They go from file block 0 without
@@ -315,12 +344,7 @@ impl Repair<'_> {
         }
         let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
-        let mut made = u64::MAX;
-        if let Some(root) = raw.index_root()
-            && self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).is_ok()
-        {
-            made = u64::from(IndexHeader::read(&buf).entry_blocks.get());
-        }
+        let made = raw.index_root().and_then(|root| self.made_by(directory, root)).unwrap_or(u64::MAX);
         let mut blocks = Vec::new();
         for extent in extents {
             for at in 0..u64::from(extent.length) {
