@@ -246,7 +246,6 @@ impl Repair<'_> {
         /// Most directories that wait for a flush: it takes as long as very many of them.
         const CHANGED_MAX: usize = 1024;
         let raw = self.raw(directory)?;
-        self.leave_root(directory);
         let attribute_blocks = raw.attribute_root().map_or(0, |root| u64::from(root.count));
         if extents.is_empty() {
             // No entry block: an empty directory. Its map may have been a tree without records.
@@ -260,6 +259,7 @@ impl Repair<'_> {
                 raw.set_block_total(attribute_blocks);
             })?;
             self.set_pointers(directory, &[]);
+            self.leave_root(directory);
             return Ok(());
         }
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
@@ -284,6 +284,7 @@ impl Repair<'_> {
             self.left.extend(left);
             (extents, tree)
         });
+        self.leave_root(directory);
         let Pass { live, has_twins, .. } = pass;
         self.changed.push(Changed { ino: directory, map, index_root, attributes, live, total, has_twins });
         if self.changed.len() >= CHANGED_MAX { self.change_directories() } else { Ok(()) }

@@ -209,7 +209,8 @@ impl Repair<'_> {
         self.roots = roots;
     }
 
-    /// The old root of a directory whose new index has been written, or that goes, is not needed any more once the inode says so.
+    /// The old root of a directory whose new index has been written, or that goes, is not needed any more once the inode says so. Not sooner: the
+    /// next block may be taken from what is left.
     pub(crate) fn leave_root(&mut self, directory: Ino) {
         self.left.extend(self.roots.remove(&directory).map(|root| (root, 1)));
     }
