@@ -342,6 +342,13 @@ impl<'a> PlanRunner<'a> {
             Verb::StatMissing => worker.stat_missing(op.path)?,
             Verb::List => counted(worker.list(op.path)?)?,
             Verb::ListStat => counted(worker.list_stat(op.path)?)?,
+            Verb::StatListed | Verb::UnlinkListed => {
+                let mut paths = Vec::new();
+                worker.names(op.path, &mut paths)?;
+                let paths = paths.split_inclusive(|&byte| byte == 0).map(PathZ::new);
+                counted(paths.clone().count() as u64)?;
+                return paths.into_iter().try_for_each(|path| self.step_listed(worker, op.verb, path));
+            }
             Verb::Walk => counted(worker.walk(op.path)?)?,
             Verb::Find => counted(worker.find(op.path)?)?,
             Verb::RemoveTree => counted(worker.remove_tree(op.path)?)?,
@@ -369,6 +376,17 @@ impl<'a> PlanRunner<'a> {
         }
         worker.done();
         self.settle(worker, op.verb)
+    }
+
+    fn step_listed(&mut self, worker: &mut dyn Worker, verb: Verb, path: PathZ<'_>) -> Result<()> {
+        match verb {
+            Verb::UnlinkListed => worker.unlink(path)?,
+            _ => {
+                std::hint::black_box(worker.stat(path)?);
+            }
+        }
+        worker.done();
+        self.settle(worker, verb)
     }
 
     fn check_content(&mut self, offset: u64, length: usize) -> Result<()> {

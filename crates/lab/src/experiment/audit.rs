@@ -17,7 +17,7 @@ impl Ledger {
             self.names += match op.verb {
                 Verb::Create | Verb::Mkdir | Verb::Link | Verb::WriteFile | Verb::CreateSized | Verb::OpenNew => 1,
                 Verb::Unlink | Verb::Rmdir => -1,
-                Verb::RemoveTree => -(op.size as i64),
+                Verb::RemoveTree | Verb::UnlinkListed => -(op.size as i64),
                 // No generator renames over a name.
                 _ => 0,
             };

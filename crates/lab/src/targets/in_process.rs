@@ -1,6 +1,6 @@
 //! A Myriad volume opened in this process: operations by path through a session of each thread.
 
-use super::{Counters, Target, Usage, Worker};
+use super::{Counters, Target, Usage, Worker, push_path};
 use crate::disk::{Done, Host, Meter, Traced};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
@@ -203,6 +203,13 @@ impl Worker for InProcessWorker<'_> {
             count += 1;
         }
         Ok(count)
+    }
+
+    fn names(&mut self, directory: PathZ, paths: &mut Vec<u8>) -> Result<()> {
+        for entry in self.session.read_dir(&directory)? {
+            push_path(paths, directory, &entry?.name);
+        }
+        Ok(())
     }
 
     /// By a walk, which hands out attributes with names. `ListStat` asks for directories without subdirectories only.

@@ -142,6 +142,8 @@ pub trait Worker {
     fn list(&mut self, directory: PathZ) -> Result<u64>;
     /// The same, having seen each one's attributes.
     fn list_stat(&mut self, directory: PathZ) -> Result<u64>;
+    /// Puts the path of each entry, with the NUL that system calls want, into `paths`.
+    fn names(&mut self, directory: PathZ, paths: &mut Vec<u8>) -> Result<()>;
     /// Number of files below and with `directory`, having seen each one's attributes.
     fn walk(&mut self, directory: PathZ) -> Result<u64>;
     /// The same, having seen each one's name.
@@ -168,6 +170,13 @@ pub trait Worker {
     fn settle(&mut self) -> Result<()>;
     /// Hands over what is still the worker's own (an open transaction, an open file); part of the timed phase.
     fn finish(&mut self) -> Result<()>;
+}
+
+/// Adds the path of an entry of `directory`, as [`Worker::names`] hands it out.
+fn push_path(paths: &mut Vec<u8>, directory: PathZ, name: &[u8]) {
+    for part in [directory.bytes(), b"/", name, b"\0"] {
+        paths.extend(part);
+    }
 }
 
 #[cfg(test)]

@@ -282,6 +282,15 @@ impl Worker for SqliteWorker<'_> {
         Ok(count)
     }
 
+    fn names(&mut self, directory: PathZ, paths: &mut Vec<u8>) -> Result<()> {
+        let mut rows = self.list.query([text(directory)])?;
+        while let Some(row) = rows.next()? {
+            paths.extend(row.get_ref(0)?.as_bytes()?);
+            paths.push(0);
+        }
+        Ok(())
+    }
+
     fn list_stat(&mut self, directory: PathZ) -> Result<u64> {
         let mut rows = self.list_stat.query([text(directory)])?;
         let mut count = 0;

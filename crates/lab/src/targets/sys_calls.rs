@@ -1,7 +1,7 @@
 //! Any directory through system calls, as a good C program makes them: relative to a directory it holds open, `mknod` for
 //! an empty file (one call instead of open and close), `getdents64` with a big buffer, and `rm`'s order of removal.
 
-use super::{Counters, Target, Usage, Worker};
+use super::{Counters, Target, Usage, Worker, push_path};
 use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
 use rustix::fd::{AsFd, OwnedFd};
@@ -415,6 +415,14 @@ impl Worker for SysCallsWorker {
             Ok(())
         })?;
         Ok(count)
+    }
+
+    fn names(&mut self, directory: PathZ, paths: &mut Vec<u8>) -> Result<()> {
+        let opened = self.open_at(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.for_entries(&opened, |_, name, _, _| {
+            push_path(paths, directory, name.to_bytes());
+            Ok(())
+        })
     }
 
     fn list_stat(&mut self, directory: PathZ) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! Bonnie++ 1.01: one large file by blocks, then empty files in one directory, in order and at random.
 //!
 //! Names of the test in order begin with a number of seven digits, those of the random test end with it; up to twelve random letters make
-//! up the rest. The phases that move single characters are left out: they measure the C library.
+//! up the rest. The test in order asks for files, and removes them, in the order of the directory's listing, as Bonnie++ does. The phases that move single characters are left out: they measure the C library.
 
 use super::plan::{Plan, Verb};
 use super::random::Random;
@@ -43,6 +43,11 @@ impl Bonnie {
         let mut plan = Plan::default();
         plan.push(Verb::Enter, |out| Self::push_dir(out, thread));
         let in_order = phase.starts_with("sequential");
+        if in_order && phase != "sequential_create" {
+            let verb = if phase.ends_with("stat") { Verb::StatListed } else { Verb::UnlinkListed };
+            plan.push_sized(verb, |out| Self::push_dir(out, thread), self.files, 0);
+            return plan;
+        }
         let verb = match phase.rsplit('_').next() {
             Some("create") => Verb::Create,
             Some("stat") => Verb::Stat,

@@ -18,6 +18,10 @@ pub enum Verb {
     List,
     /// The same with each entry's attributes.
     ListStat,
+    /// Lists a directory of `size` files, then asks for each by its name, in the order of the listing. Each file is counted.
+    StatListed,
+    /// The same, removing them.
+    UnlinkListed,
     /// Every file below a directory, itself included, with attributes: `size` of them, each counted.
     Walk,
     /// The same without attributes.
@@ -46,7 +50,7 @@ pub enum Verb {
 
 impl Verb {
     /// Those that count as operations, by the names that people write.
-    pub const OPERATIONS: [(&'static str, Self); 20] = [
+    pub const OPERATIONS: [(&'static str, Self); 22] = [
         ("create", Self::Create),
         ("mkdir", Self::Mkdir),
         ("unlink", Self::Unlink),
@@ -56,6 +60,8 @@ impl Verb {
         ("stat_missing", Self::StatMissing),
         ("list", Self::List),
         ("list_stat", Self::ListStat),
+        ("stat_listed", Self::StatListed),
+        ("unlink_listed", Self::UnlinkListed),
         ("walk", Self::Walk),
         ("find", Self::Find),
         ("remove_tree", Self::RemoveTree),
@@ -78,7 +84,8 @@ impl Verb {
     fn count(self, size: u64) -> u64 {
         match self {
             Self::Enter | Self::OpenNew | Self::OpenOld => 0,
-            Self::List | Self::ListStat | Self::Walk | Self::Find | Self::RemoveTree => size,
+            Self::List | Self::ListStat | Self::StatListed | Self::UnlinkListed => size,
+            Self::Walk | Self::Find | Self::RemoveTree => size,
             _ => 1,
         }
     }
@@ -95,12 +102,11 @@ impl Verb {
     pub fn changes(self) -> bool {
         match self {
             Self::Create | Self::Mkdir | Self::Unlink | Self::Rmdir => true,
-            Self::Rename | Self::RemoveTree => true,
+            Self::Rename | Self::RemoveTree | Self::UnlinkListed => true,
             Self::WriteFile | Self::OpenNew | Self::WriteAt => true,
             Self::Link | Self::Utime | Self::Append | Self::CreateSized => true,
-            Self::Enter | Self::Stat | Self::StatMissing | Self::List | Self::ListStat | Self::Walk | Self::Find => {
-                false
-            }
+            Self::Enter | Self::Stat | Self::StatMissing | Self::Walk | Self::Find => false,
+            Self::List | Self::ListStat | Self::StatListed => false,
             Self::ReadFile | Self::OpenOld | Self::ReadAt => false,
         }
     }

@@ -65,6 +65,7 @@ yes! {
     stat_missing(PathZ) -> () = ();
     list(PathZ) -> u64 = 0;
     list_stat(PathZ) -> u64 = 0;
+    names(PathZ, &mut Vec<u8>) -> () = ();
     walk(PathZ) -> u64 = 0;
     find(PathZ) -> u64 = 0;
     remove_tree(PathZ) -> u64 = 0;
