@@ -14,15 +14,24 @@ use myriad_format::inode::RawInode;
 pub(super) const EXTENTS_PER_TXN: usize = 256;
 
 /// Loads the size from the inode at the first use of the data lock.
-pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
-    if !data.loaded {
-        let look = volume.look();
-        let raw = inode::read_node(&look, file.node())?;
-        data.size = raw.size.get();
-        data.has_rest = volume.orphans.has(file.ino, Reason::Cut)
-            || volume.may_have_leftovers && !volume.options.read_only && has_rest(&look, file, &raw)?;
-        data.loaded = true;
+pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
+    if data.loaded {
+        return Ok(());
     }
+    let look = volume.look();
+    let raw = inode::read_node(&look, file.node())?;
+    data.size = raw.size.get();
+    // Found on the list of orphans: the opening could not free what a cut, or a flush, had left when the power went.
+    let is_listed = [Reason::Cut, Reason::Found].iter().any(|&reason| volume.orphans.has(file.ino, reason));
+    data.has_rest =
+        !volume.options.read_only && (is_listed || volume.may_have_leftovers && has_rest(&look, file, &raw)?);
+    data.loaded = true;
+    Ok(())
+}
+
+/// As [`load_size`], for whoever changes the file.
+pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
+    load_size(volume, file, data)?;
     if data.has_rest {
         // What it grows by must read as zeros.
         let end = data.size.div_ceil(volume.cache.block_size() as u64);
@@ -43,6 +52,7 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Re
             inode::write(txn, file.ino, &raw)?;
             if left.is_none() {
                 volume.orphans.settle(file.ino, Reason::Cut);
+                volume.orphans.settle(file.ino, Reason::Found);
             }
             Ok(left)
         })?;

@@ -47,6 +47,7 @@ pub(crate) use resize::{allocate, seek, truncate};
 use self::cut::{Cut, CutWord};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::map;
+use crate::schedule;
 use crate::types::{Keeper, Node, Stat};
 use myriad_format::{FileBlock, Ino};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -164,7 +165,7 @@ impl OpenFile {
         match self.cut.get() {
             Cut::Whole => false,
             Cut::Bare => true,
-            Cut::Filled(filled) => filled == epoch,
+            Cut::Filled(filled) => filled >= epoch,
         }
     }
 }
@@ -283,10 +284,11 @@ impl OpenFiles {
     /// Drops the entry of a file that is neither open nor dirty, `epoch` being open. Whoever opens it next must know what
     /// a cut has left: with that, it stays until a checkpoint has been made ([`Self::forget_cut`]).
     pub fn forget_if_idle(&self, file: &Arc<OpenFile>, epoch: u64) {
-        self.forget_or_linger(file, file.writes_through(epoch));
+        self.forget_or_linger(file, || file.writes_through(epoch));
     }
 
-    fn forget_or_linger(&self, file: &Arc<OpenFile>, lingers: bool) {
+    /// `lingers` is asked when nobody can change the answer: as long as the shard is locked, nobody opens the file.
+    fn forget_or_linger(&self, file: &Arc<OpenFile>, lingers: impl FnOnce() -> bool) {
         {
             let shard = self.shard(file.ino);
             let mut files = shard.files.lock();
@@ -294,7 +296,7 @@ impl OpenFiles {
             if !same || file.opens.load(Ordering::Acquire) > 0 || file.ahead.load(Ordering::Acquire) {
                 return;
             }
-            if !lingers {
+            if !lingers() {
                 files.remove(&file.ino.0);
                 shard.count.fetch_sub(1, Ordering::AcqRel);
                 return;
@@ -313,22 +315,25 @@ impl OpenFiles {
             let mut cut = self.cut.lock();
             let mut surplus = cut.len().saturating_sub(BARE_MAX);
             cut.retain(|file| {
-                let stays = match file.cut.get() {
+                let was = file.cut.get();
+                let stays = match was {
                     Cut::Whole => false,
                     Cut::Bare => surplus == 0,
-                    Cut::Filled(filled) => filled == epoch,
+                    Cut::Filled(filled) => filled >= epoch,
                 };
                 if !stays {
                     surplus = surplus.saturating_sub(1);
-                    done.push(file.clone());
+                    done.push((file.clone(), was));
                 }
                 stays
             });
         }
-        for file in done {
+        for (file, was) in done {
+            schedule::pause();
             // First: whoever closes it from now on lists it again.
             file.lingers.store(false, Ordering::Release);
-            self.forget_or_linger(&file, file.cut.get() == Cut::Filled(epoch));
+            // It may have been cut again since it was looked at.
+            self.forget_or_linger(&file, || file.cut.get() != was && file.writes_through(epoch));
         }
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     volume.counters.bump(Count::reads);
     if !file.data.read().loaded {
         let mut data = file.data.write();
-        super::load::load(volume, file, &mut data)?;
+        super::load::load_size(volume, file, &mut data)?;
     }
     let data = file.data.read();
     if offset >= data.size || buf.is_empty() {

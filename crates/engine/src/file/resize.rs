@@ -2,7 +2,7 @@
 
 use super::delalloc::{self, drop_page_range, page, set_ahead};
 use super::fragments::{self, Filled};
-use super::load::{EXTENTS_PER_TXN, free_rest, load};
+use super::load::{EXTENTS_PER_TXN, free_rest, load, load_size};
 use super::read::EXTENTS_PER_LOOK;
 use super::{FileData, OpenFile};
 use crate::counters::Count;
@@ -365,7 +365,7 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
 /// First byte of data (`hole` false) or of a hole (`hole` true) at or after `offset`.
 pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: bool) -> Result<u64> {
     let mut data = file.data.write();
-    load(volume, file, &mut data)?;
+    load_size(volume, file, &mut data)?;
     if offset >= data.size {
         return Err(Errno::NXIO.into());
     }

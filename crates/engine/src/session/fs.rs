@@ -198,7 +198,7 @@ impl Fs {
     }
 
     #[inline]
-    pub(super) fn volume(&self) -> &Volume {
+    pub(crate) fn volume(&self) -> &Volume {
         &self.inner.volume
     }
 
