@@ -268,6 +268,13 @@ mod tests {
             let mut after = vec![0; 4096];
             damaged.read(block.0 << 12, &mut after).unwrap();
             assert!(after == home);
+            let volume = testing::open(damaged.clone());
+            volume.cache.overlay.read().apply_to_units(block, kind, &volume.cache.volume, &mut home).unwrap();
+            assert!(volume.checkpointer.lock().settle(&volume).unwrap(), "the volume goes on: {kind:?}");
+            assert!(!volume.cache.has_overlay());
+            assert!(volume.cache.fetch_recovered(block).is_ok() && volume.cache.get(block, kind).is_err_and(is_wrong));
+            damaged.read(block.0 << 12, &mut after).unwrap();
+            assert!(after == home, "what the log had is home, and the damaged unit is as it was");
         }
         assert!(kinds.len() >= 3, "{kinds:?}");
     }
