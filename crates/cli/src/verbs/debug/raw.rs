@@ -7,6 +7,7 @@ use myriad_check::find_superblock_copy;
 use myriad_device::{Access, FileDevice};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, header};
+use myriad_log::Overlay;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,21 +68,35 @@ impl RawVolume {
             _ => Failure::new(place(), host_error(&error), "see the host's log"),
         })?;
         let is_overlaid = match &self.log {
-            Ok(Some(log)) if !home && !self.was_closed_cleanly => log.overlay.apply(number, &mut bytes).is_some(),
+            Ok(Some(log)) if !home && !self.was_closed_cleanly => self.lay_over(&log.overlay, number, &mut bytes),
             _ => false,
         };
         Ok(Block { number, bytes, is_overlaid })
     }
 
+    /// Lays the log over a block, with the checksums that a mount would set. Whether the log has it.
+    fn lay_over(&self, overlay: &Overlay, number: FsBlock, bytes: &mut [u8]) -> bool {
+        let home = bytes.to_vec();
+        if overlay.apply(number, bytes).is_none() {
+            return false;
+        }
+        let volume = self.superblock.volume();
+        match BlockKind::of(bytes) {
+            Some(kind) if kind.is_of_units() => {
+                bytes.copy_from_slice(&home);
+                overlay.apply_to_units(number, kind, &volume, bytes);
+            }
+            // The checksum is that of the block before the log's changes, which have checksums of their own.
+            Some(_) => header::reseal(bytes, &volume, number),
+            None => {}
+        }
+        true
+    }
+
     /// What the block's header says of it, and whether that is true.
     pub fn verdict(&self, block: &Block) -> String {
         let Some(kind) = block.kind() else { return "no metadata: file data, or nothing".into() };
-        let mut bytes = block.bytes.clone();
-        if block.is_overlaid {
-            // The checksum is that of the block before the log's changes, which have checksums of their own.
-            header::reseal(&mut bytes, &self.superblock.volume(), block.number);
-        }
-        match header::verify(&bytes, kind, &self.superblock.volume(), block.number) {
+        match header::verify(&block.bytes, kind, &self.superblock.volume(), block.number) {
             Ok(()) => format!("{}, intact", kind.name()),
             Err(corrupt) => format!("{}, NOT INTACT: {corrupt}", kind.name()),
         }
