@@ -135,6 +135,12 @@ fn what_the_cache_of_the_device_loses_costs_nothing() {
     costs_nothing(cut_each_flush);
 }
 
+/// A sound volume, for the engine to read.
+pub fn open(device: Arc<dyn BlockDevice>) -> Fs {
+    let options = MountOptions { read_only: true, background: false, cache_size: 32 << 20, ..MountOptions::default() };
+    Fs::open_device(device, None, options).expect("a sound volume")
+}
+
 /// Every path below the root, as the engine lists it, and every attribute of each.
 fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
     fn list_attributes(session: &Session, path: &str, paths: &mut BTreeSet<String>) {
@@ -159,8 +165,7 @@ fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
             }
         }
     }
-    let options = MountOptions { read_only: true, background: false, cache_size: 32 << 20, ..MountOptions::default() };
-    let fs = Fs::open_device(device, None, options).expect("a sound volume");
+    let fs = open(device);
     let mut found = BTreeSet::new();
     list(&fs.session(Cred::root()), "/", &mut found);
     found
