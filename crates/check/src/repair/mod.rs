@@ -12,7 +12,9 @@
 //! ```
 //!
 //! Invariants
-//!   1. An entry never moves, so cookies and identities stay valid.
+//!   1. Entries of an `indexed` directory never move, so cookies and identities stay valid. Elsewhere identities do not say where an entry is,
+//!      or are put right with it: a damaged `btree` is written anew, a name of a `linear` directory whose tag another one of its unit has
+//!      goes to a new unit, and the slots of a `slots` directory whose map lacks blocks are numbered anew.
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. If power is lost at any point, the next repair can work on what is left. Inode blocks and entries are changed in place, and each sector of
 //!      them is sound by itself. Trees and indexes are never needed to find them, but for
