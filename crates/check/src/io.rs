@@ -3,14 +3,12 @@
 use myriad_device::BlockDevice;
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
-use myriad_log::{Applied, Overlay, POSITION_MAX};
+use myriad_log::{Overlay, POSITION_MAX};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Granules of a block in the log.
-const GRANULES: usize = 64;
 /// What a medium loses at a time, at least.
 const SECTOR: usize = 512;
 
@@ -140,7 +138,7 @@ impl Reader {
     pub fn read_raw_units(&self, block: FsBlock, kind: BlockKind, buf: &mut [u8]) -> Result<(), Damage> {
         self.read_device(block, buf)?;
         if let Some(overlay) = &self.overlay {
-            lay_over_units(overlay, &self.volume, block, kind, buf);
+            overlay.apply_to_units(block, kind, &self.volume, buf);
         }
         Ok(())
     }
@@ -169,7 +167,7 @@ impl Reader {
     /// As [`Self::read_units`], of a block as it is on the device.
     pub fn settle_units(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> BadUnits {
         if let Some(overlay) = &self.overlay {
-            lay_over_units(overlay, &self.volume, block, kind, buf);
+            overlay.apply_to_units(block, kind, &self.volume, buf);
         }
         let mut found = BadUnits::default();
         for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
@@ -200,33 +198,6 @@ impl Reader {
     pub fn write_raw(&self, block: FsBlock, buf: &[u8]) -> io::Result<()> {
         assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
         write_at(&*self.device, block.0 << self.geometry.block_bits, buf)
-    }
-}
-
-/// Whether granules that were laid over a block of `block_size` have all of some of its bytes.
-pub(crate) fn has_all(applied: &Applied, bytes: &Range<usize>, block_size: usize) -> bool {
-    let granule = block_size / GRANULES;
-    let (first, last) = (bytes.start / granule, (bytes.end - 1) / granule);
-    let granules = u64::MAX >> (GRANULES - 1 - last) & u64::MAX << first;
-    applied.mask & granules == granules
-}
-
-/// Lays the log over a block of units as it was read, and seals the units that this made: those that were sound before, or of
-/// which the log has every byte. Another one stays what it is, damaged: its neighbours' changes do not make it right.
-pub(crate) fn lay_over_units(overlay: &Overlay, volume: &[u8; 16], block: FsBlock, kind: BlockKind, buf: &mut [u8]) {
-    let is_sound =
-        |(number, bytes): (usize, &[u8])| unit::verify_one(bytes, kind, volume, block, number as u32).is_ok();
-    let were_sound: Vec<bool> = buf.chunks_exact(UNIT_SIZE).enumerate().map(is_sound).collect();
-    let granule = buf.len() / GRANULES;
-    let Some(applied) = overlay.apply(block, buf) else { return };
-    for (number, bytes) in buf.chunks_exact_mut(UNIT_SIZE).enumerate() {
-        let (first, last) = (number * UNIT_SIZE / granule, ((number + 1) * UNIT_SIZE - 1) / granule);
-        let granules = u64::MAX >> (GRANULES - 1 - last) & u64::MAX << first;
-        let changed = applied.mask & granules;
-        if changed == granules || changed != 0 && were_sound[number] {
-            let crc = unit::checksum(bytes, volume, block, number as u32);
-            UnitHeader::read_mut(bytes).crc.set(crc);
-        }
     }
 }
 

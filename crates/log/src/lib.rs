@@ -68,8 +68,8 @@
 //! the ring holds then, and if both anchors are lost, a [`search()`] tells; repair uses it, appending never does.
 //!
 //! Locking: none here; the engine holds the log in its commit lock. [`Log::write_body`] and the queries take `&self`.
-//! Not here: the checksum of a block (the caller seals what [`Overlay::apply`] returns), whether a block number lies
-//! on the volume (the caller checks), when to commit, when to move the tail.
+//! Not here: the checksum of a block that is not made of units (the caller seals what [`Overlay::apply`] returns), whether a block
+//! number lies on the volume (the caller checks), when to commit, when to move the tail.
 
 #![forbid(unsafe_code)]
 

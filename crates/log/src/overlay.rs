@@ -18,7 +18,9 @@
 
 use crate::place::granule;
 use myriad_format::log::RecordHeader;
-use myriad_format::{FsBlock, Lsn};
+use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
+use myriad_format::{BlockKind, FsBlock, Lsn};
+use std::ops::Range;
 
 /// What [`Overlay::apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,23 @@ pub struct Applied {
     pub mask: u64,
     /// The oldest checkpoint with a granule of the block: replay must start no later as long as the block is not home.
     pub lsn: Lsn,
+}
+
+impl Applied {
+    /// Whether some bytes of the block, which is of `block_size`, come from the log alone.
+    pub fn has_all(&self, bytes: &Range<usize>, block_size: usize) -> bool {
+        let granules = granules_of(bytes, granule(block_size));
+        self.mask & granules == granules
+    }
+}
+
+/// Granules of a block.
+const GRANULES: usize = 64;
+
+/// The granules that some bytes of a block lie in.
+fn granules_of(bytes: &Range<usize>, granule: usize) -> u64 {
+    let (first, last) = (bytes.start / granule, (bytes.end - 1) / granule);
+    u64::MAX >> (GRANULES - 1 - last) & u64::MAX << first
 }
 
 /// Blocks and their changed granules.
@@ -67,12 +86,13 @@ struct Epoch {
 }
 
 impl Overlay {
-    /// Copies the block's granules over `bytes`, the block as read from home. The caller recomputes its checksum.
+    /// Copies the block's granules over `bytes`, the block as read from home. The caller recomputes its checksum; for a block of
+    /// units there is [`Self::apply_to_units`].
     pub fn apply(&self, block: FsBlock, bytes: &mut [u8]) -> Option<Applied> {
         let records = counting(self.changes_of(block));
         let first = records.first()?;
         let size = self.granule;
-        assert!(bytes.len() == size * 64);
+        assert!(bytes.len() == size * GRANULES);
         let mut done = 0;
         // The newest first, so that a block changed by every checkpoint costs no more than the granules it has.
         for change in records.iter().rev() {
@@ -89,6 +109,33 @@ impl Overlay {
             }
         }
         Some(Applied { mask: done, lsn: self.lsn_of(first) })
+    }
+
+    /// As [`Self::apply`], of a block of units, with checksums where they are due: of a unit that the log changed, if it was sound
+    /// before or the log has every byte of it. Another one stays what it is, damaged: its neighbours' changes do not make it right.
+    pub fn apply_to_units(
+        &self,
+        block: FsBlock,
+        kind: BlockKind,
+        volume: &[u8; 16],
+        bytes: &mut [u8],
+    ) -> Option<Applied> {
+        if !self.contains(block) {
+            return None;
+        }
+        let is_sound =
+            |(number, unit): (usize, &[u8])| unit::verify_one(unit, kind, volume, block, number as u32).is_ok();
+        let were_sound: Vec<bool> = bytes.chunks_exact(UNIT_SIZE).enumerate().map(is_sound).collect();
+        let applied = self.apply(block, bytes)?;
+        for (number, unit) in bytes.chunks_exact_mut(UNIT_SIZE).enumerate() {
+            let granules = granules_of(&(number * UNIT_SIZE..(number + 1) * UNIT_SIZE), self.granule);
+            let changed = applied.mask & granules;
+            if changed == granules || changed != 0 && were_sound[number] {
+                let crc = unit::checksum(unit, volume, block, number as u32);
+                UnitHeader::read_mut(unit).crc.set(crc);
+            }
+        }
+        Some(applied)
     }
 
     pub fn contains(&self, block: FsBlock) -> bool {

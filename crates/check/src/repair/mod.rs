@@ -12,7 +12,9 @@
 //! ```
 //!
 //! Invariants
-//!   1. An entry never moves, so cookies and identities stay valid.
+//!   1. Entries of an `indexed` directory never move, so cookies and identities stay valid. Elsewhere identities do not say where an entry is,
+//!      or are put right with it: a damaged `btree` is written anew, a name of a `linear` directory whose tag another one of its unit has
+//!      goes to a new unit, and the slots of a `slots` directory whose map lacks blocks are numbered anew.
 //!   2. No block is allocated before every inode's blocks are known.
 //!   3. If power is lost at any point, the next repair can work on what is left. Inode blocks and entries are changed in place, and each sector of
 //!      them is sound by itself. Trees and indexes are never needed to find them, but for
@@ -33,7 +35,7 @@ use crate::blocks::Blocks;
 use crate::checksums;
 use crate::exchange;
 use crate::findings::number;
-use crate::io::{Reader, has_all, lay_over_units};
+use crate::io::Reader;
 use crate::look::{Outcome, Writer, look, probe_groups};
 use crate::options::{CheckError, Options, Progress};
 use crate::replay::{Replay, replay};
@@ -387,7 +389,7 @@ fn bring_home(
         let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
         if let Some(kind) = kind {
             // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
-            lay_over_units(overlay, &reader.volume, block, kind, &mut home);
+            overlay.apply_to_units(block, kind, &reader.volume, &mut home);
             write_home(&reader, block, &home)?;
             count += 1;
             continue;
@@ -399,7 +401,7 @@ fn bring_home(
         // Zeros stand for what neither the medium nor the log has. With a wrong checksum the block counts as torn.
         let checked = BlockKind::of(&buf).map_or(buf.len(), |kind| kind.checked_len(buf.len()));
         let is_lost = |bytes: &Range<usize>| {
-            bytes.start < checked && !applied.is_some_and(|applied| has_all(&applied, bytes, buf.len()))
+            bytes.start < checked && !applied.is_some_and(|applied| applied.has_all(bytes, buf.len()))
         };
         if missing.iter().any(is_lost) {
             let head = header::BlockHeader::read_mut(&mut buf);

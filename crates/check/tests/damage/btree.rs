@@ -1,13 +1,19 @@
 //! Damage to directories of kind `btree`.
 
 use crate::common::{Sample, sample};
+use crate::interrupted::open;
 use crate::{Case, TREES, TREES_SMALL, every_kind, look, mend, remaining};
 use myriad_check::number as n;
+use myriad_engine::Cred;
+use myriad_format::btree::NodeHeader;
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, child_at, offset_at,
 };
+use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::{BlockKind, FsBlock, Ino};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use zerocopy::IntoBytes;
 
 /// The nodes of a directory whose level is in a range.
 fn nodes(s: &Sample, ino: Ino, levels: Range<u8>) -> Vec<FsBlock> {
@@ -324,5 +330,55 @@ fn a_torn_leaf_keeps_what_can_be_believed() {
         assert!(report.is_sound(), "{}", remaining(&report));
         let after = report.totals.entries;
         assert!((before - 1..=before).contains(&after), "{before} before, {after} after: {:?}", report.actions);
+    }
+}
+
+/// A directory that has become shorter may have blocks behind its last node, with what a leaf had before. Once its map had a hole, the
+/// repair read those as well, and brought back names that had been removed.
+#[test]
+fn what_lies_behind_the_last_node_stays_removed() {
+    for shape in [TREES, TREES_SMALL] {
+        let sample = sample(shape);
+        let image = &sample.image;
+        let block_size = shape.block_size as u64;
+        let nodes = image.inode(sample.big).size.get() / block_size;
+        // The last node is not the directory's any more, and one in the middle cannot be found.
+        image.change_inode(sample.big, |raw| raw.size.set((nodes - 1) * block_size));
+        let mut last = None;
+        let mut lost = 0;
+        for block in image.blocks_of(BlockKind::ExtentTree, sample.big.0) {
+            let bytes = image.read(block);
+            let head = NodeHeader::read(&bytes);
+            for index in (0..usize::from(head.count.get())).filter(|_| head.level.get() == 0) {
+                let at = NodeHeader::SIZE + index * RawExtent::SIZE;
+                let extent = Extent::decode(RawExtent::read(&bytes[at..]), &image.geometry, sample.big).unwrap();
+                assert_eq!(extent.length, 1);
+                if extent.file_block.0 == nodes - 1 {
+                    last = Some(extent.start);
+                }
+                if extent.file_block.0 == nodes / 2 {
+                    let nowhere = Extent { start: FsBlock(shape.block_count), ..extent };
+                    image.change(block, |bytes| {
+                        bytes[at..][..RawExtent::SIZE].copy_from_slice(nowhere.encode().as_bytes())
+                    });
+                    lost += 1;
+                }
+            }
+        }
+        let last = image.read(last.expect("the last node is mapped"));
+        assert_eq!((lost, DirNodeHeader::read(&last).level), (1, 0));
+        let removed = (0..usize::from(DirNodeHeader::read(&last).count.get())).map(|index| {
+            let at = offset_at(&last, index);
+            last[at + DirTreeEntry::SIZE..][..usize::from(DirTreeEntry::read(&last[at..]).name_len)].to_vec()
+        });
+        let report = mend(image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        let fs = open(image.device.clone());
+        let names: BTreeSet<Vec<u8>> =
+            fs.session(Cred::root()).read_dir("/big").unwrap().map(|entry| entry.unwrap().name.to_vec()).collect();
+        assert!(names.len() > 500, "{}", names.len());
+        for name in removed {
+            assert!(!names.contains(&name), "{} is back", name.escape_ascii());
+        }
     }
 }

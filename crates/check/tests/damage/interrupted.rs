@@ -1,7 +1,8 @@
 //! Repairs that power failed: at any write, and with any of the writes since the last flush lost.
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape, sample};
-use crate::{TREES, TREES_SMALL, cases, places, remaining, shown};
+use crate::linear::bring_twins_together;
+use crate::{LINEAR, LINEAR_SMALL, SLOTS, TREES, TREES_SMALL, cases, places, remaining, shown};
 use myriad_check::{Options, check};
 use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
@@ -12,7 +13,7 @@ use myriad_format::choices::{Inodes, Space};
 use myriad_format::dir::EntryHeader;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::GroupHeader;
-use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode};
+use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode, S_IFLNK, S_IFMT};
 use myriad_format::xattr::AttrHeader;
 use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
     let mut failed = Vec::new();
     let mut cuts = 0;
     // In the larger blocks units can be torn from each other.
-    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL] {
+    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL, LINEAR, SLOTS] {
         for case in cases(&shape) {
             let sample = sample(shape);
             (case.damage)(&sample);
@@ -135,6 +136,12 @@ fn what_the_cache_of_the_device_loses_costs_nothing() {
     costs_nothing(cut_each_flush);
 }
 
+/// A sound volume, for the engine to read.
+pub fn open(device: Arc<dyn BlockDevice>) -> Fs {
+    let options = MountOptions { read_only: true, background: false, cache_size: 32 << 20, ..MountOptions::default() };
+    Fs::open_device(device, None, options).expect("a sound volume")
+}
+
 /// Every path below the root, as the engine lists it, and every attribute of each.
 fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
     fn list_attributes(session: &Session, path: &str, paths: &mut BTreeSet<String>) {
@@ -150,17 +157,17 @@ fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
             let name = String::from_utf8(entry.name.clone()).expect("an ASCII name");
             if name != "." && name != ".." {
                 let path = format!("{}/{name}", directory.trim_end_matches('/'));
-                if session.lstat(&*path).expect("what has a name").is_dir() {
+                let stat = session.lstat(&*path).expect("what has a name");
+                if stat.is_dir() {
                     list(session, &path, paths);
-                } else {
+                } else if stat.mode & S_IFMT != S_IFLNK {
                     list_attributes(session, &path, paths);
                 }
                 paths.insert(path);
             }
         }
     }
-    let options = MountOptions { read_only: true, background: false, cache_size: 32 << 20, ..MountOptions::default() };
-    let fs = Fs::open_device(device, None, options).expect("a sound volume");
+    let fs = open(device);
     let mut found = BTreeSet::new();
     list(&fs.session(Cred::root()), "/", &mut found);
     found
@@ -221,6 +228,17 @@ fn a_body_keeps_its_names_until_its_inode_is_durable() {
         let stray = builder.inode(0, 0o100644, 0);
         builder.node(stray).raw.nlink.set(1);
     });
+}
+
+/// A name whose tag another name of its unit has goes into a new unit. It was taken out of the old one in place, before the
+/// directory led to the new one: names that shared a unit and a tag were lost.
+#[test]
+fn a_name_that_changes_its_unit_is_durable_there_first() {
+    for shape in [LINEAR, LINEAR_SMALL] {
+        let sample = sample(shape);
+        bring_twins_together(&sample);
+        no_path_is_lost(&sample.image);
+    }
 }
 
 /// Bytes each of which tells where it is.

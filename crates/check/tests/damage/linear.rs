@@ -41,7 +41,7 @@ fn last_unit(bytes: &mut [u8]) -> &mut [u8] {
 }
 
 /// Puts the second of two twins, which lie in units of their own, behind the first.
-fn bring_twins_together(s: &Sample) {
+pub fn bring_twins_together(s: &Sample) {
     let blocks = s.image.blocks_of(BlockKind::LinearEntries, s.twins.0);
     let mut last = s.image.read(*blocks.last().unwrap());
     let unit = if blocks.len() == 1 { UNIT_SIZE } else { 0 };

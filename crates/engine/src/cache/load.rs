@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use myriad_device::AlignedBuf;
 use myriad_format::{BlockKind, FsBlock, header};
+use myriad_log::{Applied, Overlay};
 use std::sync::atomic::Ordering;
 
 impl Cache {
@@ -30,10 +31,7 @@ impl Cache {
         }
         if self.has_overlay.load(Ordering::Acquire) {
             let mut overlay = self.overlay.write();
-            if let Some(applied) = overlay.apply(block, bytes) {
-                // The home copy may be torn and its checksum with it; replay has set right what was torn. Seal what
-                // now stands, so that the same verification holds.
-                header::seal_at(bytes, &self.volume, block, applied.lsn.0);
+            if let Some(applied) = lay_over(&overlay, &self.volume, block, kind, bytes) {
                 // Before the overlay lets go: what was not what somebody took it for still is what the log says.
                 header::verify(bytes, kind, &self.volume, block)?;
                 let header = self.arena.header(index);
@@ -90,10 +88,7 @@ impl Cache {
             let bytes = &mut bytes[from..from + self.block_size()];
             self.counters.bump(Count::blocks_touched);
             self.counters.bump(Count::cache_misses);
-            let applied = self.overlay.read().apply(block, bytes);
-            if let Some(applied) = applied {
-                header::seal_at(bytes, &self.volume, block, applied.lsn.0);
-            }
+            lay_over(&self.overlay.read(), &self.volume, block, kind, bytes);
             // Somebody may have put it into the cache meanwhile, and taken from the overlay what belongs to it. Nothing
             // leaves the cache while we are inside the gate: what is not there now was not there when it was read.
             if self.find(block).is_some() {
@@ -134,6 +129,19 @@ impl Cache {
         }
     }
 
+    /// What is to go home of a block of units that cannot be fetched, because one of them was damaged below the log: what the log has
+    /// of the others, and the damaged one as it is. `None`: it is no block of units, or the log has nothing of it any more.
+    pub fn image_with_damage(&self, block: FsBlock) -> Result<Option<AlignedBuf>> {
+        let mut bytes = AlignedBuf::zeroed(self.block_size());
+        let offset = block.0 << self.block_bits;
+        self.device.read(offset, &mut bytes).map_err(|source| Error::io("read", offset, source))?;
+        let overlay = self.overlay.read();
+        let mut laid = bytes.to_vec();
+        overlay.apply(block, &mut laid);
+        let Some(kind) = BlockKind::of(&laid).filter(|kind| kind.is_of_units()) else { return Ok(None) };
+        Ok(overlay.apply_to_units(block, kind, &self.volume, &mut bytes).map(|_| bytes))
+    }
+
     /// Frames filled from the log since the last call.
     pub fn take_recovered(&self) -> Vec<u32> {
         std::mem::take(&mut self.recovered.lock())
@@ -150,19 +158,47 @@ impl Cache {
     }
 }
 
+/// Lays what the log has of a block over its home copy, and seals what now stands, so that the same verification holds as for
+/// any block. A home copy with a header may be torn, and its checksum wrong; the log sets right what was torn. A unit is
+/// never torn: one that was damaged, and of which the log has not all, stays damaged.
+fn lay_over(
+    overlay: &Overlay,
+    volume: &[u8; 16],
+    block: FsBlock,
+    kind: BlockKind,
+    bytes: &mut [u8],
+) -> Option<Applied> {
+    if kind.is_of_units() {
+        return overlay.apply_to_units(block, kind, volume, bytes);
+    }
+    let applied = overlay.apply(block, bytes)?;
+    header::seal_at(bytes, volume, block, applied.lsn.0);
+    Some(applied)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::MkfsOptions;
     use crate::volume::testing;
-    use myriad_device::MemoryDevice;
+    use myriad_device::{BlockDevice, MemoryDevice};
+    use myriad_format::Corrupt;
+    use myriad_format::choices::{Choices, Directory, Inodes, Space};
     use myriad_format::superblock::state;
+    use myriad_format::unit::UNIT_SIZE;
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     /// A device that lost power after each of these files was made and committed. What is new goes home with its commit; what changes in it later
     /// is in the log.
     fn crashed(names: &[&str]) -> MemoryDevice {
+        crashed_as(&MkfsOptions::default(), names)
+    }
+
+    fn crashed_as(options: &MkfsOptions, names: &[&str]) -> MemoryDevice {
         let device = Arc::new(MemoryDevice::new(16 << 20));
-        let volume = testing::volume(device.clone());
+        crate::mkfs::format(device.clone(), None, options).unwrap();
+        let volume = testing::open(device.clone());
         volume.write_superblock(state::IN_USE).unwrap();
         for name in names {
             testing::new_file(&volume, name.as_bytes());
@@ -188,6 +224,59 @@ mod tests {
         before.into_iter().for_each(|block| cache.fetch_recovered(block).unwrap());
         assert!(logged().is_empty());
         drop(look);
+    }
+
+    /// The log had a change of one unit of a block, and a bit of another unit had rotted at home. Reading the block sealed all of
+    /// it, and the rotten unit went home under a checksum that was right.
+    #[test]
+    fn a_damaged_unit_below_the_log_stays_damaged() {
+        let choices = Choices {
+            directory: Directory::Linear,
+            space: Space::Bitmap,
+            inodes: Inodes::Static,
+            ..Choices::default()
+        };
+        let device = Arc::new(crashed_as(&MkfsOptions { choices, ..MkfsOptions::default() }, &["a", "b"]));
+        let mut kinds = BTreeSet::new();
+        let logged: Vec<FsBlock> = {
+            let volume = testing::open(device.clone());
+            volume.cache.overlay.read().blocks().map(|(block, _)| block).collect()
+        };
+        for block in logged {
+            let mut home = vec![0; 4096];
+            device.read(block.0 << 12, &mut home).unwrap();
+            let Some(kind) = BlockKind::of(&home).filter(|kind| kind.is_of_units()) else { continue };
+            let applied = {
+                let volume = testing::open(device.clone());
+                let overlay = volume.cache.overlay.read();
+                overlay.apply(block, &mut home.clone()).unwrap()
+            };
+            let Some(unit) = (0..8).find(|unit| applied.mask >> (unit * 8) & 0xff == 0) else { continue };
+            kinds.insert(kind.name());
+            let damaged = Arc::new(device.clone_image());
+            home[unit * UNIT_SIZE + 100] ^= 1;
+            damaged.write(block.0 << 12, &home).unwrap();
+            let volume = testing::open(damaged.clone());
+            let is_wrong = |error: Error| matches!(&error, Error::Corrupt(found) if matches!(**found, Corrupt::UnitCrc { unit: bad, .. } if bad as usize == unit));
+            {
+                let _look = volume.look();
+                assert!(volume.cache.pass_over(block, 1, kind, &mut |_, _| Ok(true)).is_err_and(is_wrong), "{kind:?}");
+                assert!(volume.cache.fetch_recovered(block).is_err_and(is_wrong), "{kind:?}");
+            }
+            assert!(volume.cache.overlay.read().contains(block), "the log keeps what it has of it");
+            drop(volume);
+            let mut after = vec![0; 4096];
+            damaged.read(block.0 << 12, &mut after).unwrap();
+            assert!(after == home);
+            let volume = testing::open(damaged.clone());
+            volume.cache.overlay.read().apply_to_units(block, kind, &volume.cache.volume, &mut home).unwrap();
+            assert!(volume.checkpointer.lock().settle(&volume).unwrap(), "the volume goes on: {kind:?}");
+            assert!(!volume.cache.has_overlay());
+            assert!(volume.cache.fetch_recovered(block).is_ok() && volume.cache.get(block, kind).is_err_and(is_wrong));
+            damaged.read(block.0 << 12, &mut after).unwrap();
+            assert!(after == home, "what the log had is home, and the damaged unit is as it was");
+        }
+        assert!(kinds.len() >= 3, "{kinds:?}");
     }
 
     /// Without frames for it, what the log has stays in the overlay, and the volume is not taken for settled.
@@ -216,7 +305,6 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_block_that_is_freed_while_it_is_fetched_is_no_damage() {
         use crate::schedule;
-        use myriad_device::BlockDevice;
         let crashed = crashed(&["a", "b", "c"]);
         let logged: Vec<FsBlock> = {
             let volume = testing::open(Arc::new(crashed.clone_image()));

@@ -343,7 +343,8 @@ impl Ops<'_> {
         inode::write(txn, hit.ino, &other)
     }
 
-    /// The new name is there before the old one goes; within one transaction nobody sees both.
+    /// The new name is there before the old one goes; within one transaction nobody sees both. A removal may end a `linear`
+    /// directory before units that are empty: in the other order, the place found for the new name could be gone.
     #[inline(always)]
     fn move_name(
         &self,

@@ -369,6 +369,15 @@ fn a_leaf_that_says_less_than_it_has_is_damage() {
     assert!(refused > 0);
 }
 
+/// Leaves a leaf its first entry: its name.
+fn leave_one(block: &mut [u8]) -> Vec<u8> {
+    let at = offset_at(block, 0);
+    let length = usize::from(DirTreeEntry::read(&block[at..]).name_len);
+    let head = DirNodeHeader::read_mut(block);
+    (head.count, head.live) = (1.into(), (tree_entry_size(length) as u32).into());
+    block[at + DirTreeEntry::SIZE..][..length].to_vec()
+}
+
 /// Two ways led to one node. The unlink of its last entry gave the node up twice, and with it one that others are in.
 #[test]
 fn a_node_that_is_reached_twice_is_damage() {
@@ -388,13 +397,7 @@ fn a_node_that_is_reached_twice_is_damage() {
         match number {
             0 => inner(block, 2, &[(0, 1), (1 << 40, 1)]),
             1 => inner(block, 1, &[(0, 2)]),
-            2 => {
-                let at = offset_at(block, 0);
-                let length = usize::from(DirTreeEntry::read(&block[at..]).name_len);
-                sole = block[at + DirTreeEntry::SIZE..][..length].to_vec();
-                let head = DirNodeHeader::read_mut(block);
-                (head.count, head.live) = (1.into(), (tree_entry_size(length) as u32).into());
-            }
+            2 => sole = leave_one(block),
             _ => return false,
         }
         true
@@ -404,6 +407,35 @@ fn a_node_that_is_reached_twice_is_damage() {
     let path = format!("d/{}", String::from_utf8(sole).unwrap());
     let unlinked = fs.session(Cred::root()).unlink(&path);
     assert!(matches!(unlinked, Err(Error::Corrupt(_))), "{unlinked:?}");
+}
+
+/// The root was a leaf of one entry, in a directory whose size was that of many nodes. With the last name, all of them were given up in
+/// one transaction, however many there were.
+#[test]
+fn with_the_last_name_goes_no_more_than_the_way_to_it() {
+    let setup = setup(512, 24 << 20);
+    let device = with_names(&setup, 40);
+    let (mut leaf, mut sole) = (Vec::new(), Vec::new());
+    change_nodes(&device, |number, block| {
+        if number == 1 {
+            leaf = block.to_vec();
+        }
+        false
+    });
+    let changed = change_nodes(&device, |number, block| {
+        if number == 0 {
+            let from = std::mem::offset_of!(DirNodeHeader, level);
+            block[from..].copy_from_slice(&leaf[from..]);
+            sole = leave_one(block);
+        }
+        number == 0
+    });
+    assert_eq!(changed, 1);
+    let fs = setup.open(Devices::from(device)).unwrap();
+    let path = format!("d/{}", String::from_utf8(sole).unwrap());
+    let unlinked = fs.session(Cred::root()).unlink(&path);
+    let is_size = |found: &Corrupt| matches!(found, Corrupt::Inode { field: "size", .. });
+    assert!(matches!(&unlinked, Err(Error::Corrupt(found)) if is_size(found)), "{unlinked:?}");
 }
 
 /// See [`crate::lose_power`].

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Most blocks that may be mapped behind the last node.
-const AHEAD_MAX: u64 = 64;
+pub(super) const AHEAD_MAX: u64 = 64;
 
 /// The entry at an offset of a leaf or of a body, free or live, and its number.
 pub(crate) fn entry_at(bytes: &[u8], at: usize) -> Result<(Entry<'_>, u16), BadEntry> {

@@ -4,7 +4,7 @@
 //! The new tree lies in new blocks, and the directory leads to it only once it is durable. Names keep their numbers, unless two
 //! with one tag have the same: then all with that tag are numbered again.
 
-use super::check::{Met, Tree, entry_at, leaf_entries};
+use super::check::{AHEAD_MAX, Met, Tree, entry_at, leaf_entries};
 use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
 use crate::io::Damage;
@@ -137,14 +137,16 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
 
 impl Repair<'_> {
     /// The entries of a directory in blocks, and whether its tree is as it should be. If it is not, all leaves are believed that
-    /// can be read, whatever leads to them.
+    /// can be read, whatever leads to them. Not those behind the last node: a block that is mapped ahead may hold what a leaf had
+    /// long ago.
     fn find_entries(&self, directory: Ino, raw: &RawInode, extents: &[Extent]) -> (Vec<Kept>, bool) {
         let block_size = self.reader.block_size() as u64;
         let nodes = raw.size.get() / block_size;
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let end = extents.last().map_or(0, |extent| extent.end().0);
-        let is_sized = end == mapped && (nodes..=nodes + 64).contains(&mapped) && nodes > 0;
-        if is_sized && raw.size.get() % block_size == 0 {
+        // Holes leave the size true. One with which the map ends too far behind the last node says nothing.
+        let is_sized = nodes > 0 && end <= nodes + AHEAD_MAX;
+        if is_sized && end == mapped && mapped >= nodes && raw.size.get() % block_size == 0 {
             let (mut found, mut is_sound) = (Vec::new(), true);
             Tree { reader: &self.reader, ino: directory, extents, nodes }.walk(&mut |met| match met {
                 Met::Entry { entry, number, .. } => found.push(Kept::new(entry, number, false)),

@@ -1,6 +1,7 @@
 //! Repair of directories of kind `linear`: a unit that is not believed becomes an empty one, and its neighbours stay as they are.
 //!
-//! Entries stay in their units, but for one whose tag another one of its unit has: it goes into a new unit at the end.
+//! Entries stay in their units, but for one whose tag another one of its unit has: it goes into a new unit at the end. Its old
+//! block stays as it was; a copy without the entry takes its place, once the directory leads to the copy and to the new unit.
 //! Nothing says where a unit belongs but the map, so blocks behind a hole of it move up.
 
 use super::check::units_of;
@@ -31,21 +32,20 @@ pub(in crate::directory) fn visit(
     // The size says which units of the last block are in use, if it fits the map.
     let said = raw.size.get() / UNIT_SIZE as u64;
     let units = if said.div_ceil(per_block) == blocks { said } else { blocks * per_block };
-    let mut crowded = Vec::new();
-    let mut at = 0;
-    for extent in extents.clone() {
-        for offset in 0..u64::from(extent.length) {
-            let block = extent.start.offset_by(offset);
-            repair.visit_units(directory, block, (at * per_block, units), &mut pass, queue, &mut crowded)?;
-            at += 1;
+    let (mut crowded, mut placed, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, block) in blocks_of(&extents) {
+        let now = repair.visit_units(directory, block, (at * per_block, units), &mut pass, queue, &mut crowded)?;
+        if now != block {
+            left.push((block, 1));
         }
+        repair.add_to_map(&mut placed, FileBlock(at), now);
     }
     pass.live = units * UNIT_SIZE as u64;
     if !crowded.is_empty() {
-        let (new_extents, more) = repair.add_units(directory, extents.clone(), &crowded, &mut pass)?;
+        let (new_extents, more) = repair.add_units(directory, placed, &crowded, &mut pass)?;
         let tree = repair.build_map(directory, &new_extents)?;
         let nodes = repair.blocks_of_map(directory, &raw).1;
-        let mut left = new_map.map_or_else(Vec::new, |map| map.left);
+        left.extend(new_map.map_or_else(Vec::new, |map| map.left));
         left.extend(nodes.into_iter().map(|node| (node, 1)));
         left.sort_unstable();
         left.dedup();
@@ -124,7 +124,8 @@ impl Repair<'_> {
     }
 
     /// Puts the units of a block right, of which the first has number `first`; those from number `units` on are to be empty.
-    /// Names for which there is no place in their unit are added to `crowded`.
+    /// Names for which there is no place in their unit are added to `crowded`: then the block stays as it is, and the units
+    /// without these names are in a new one. Where the units are now.
     fn visit_units(
         &mut self,
         directory: Ino,
@@ -133,7 +134,8 @@ impl Repair<'_> {
         pass: &mut Pass,
         queue: &mut VecDeque<Ino>,
         crowded: &mut Vec<Added>,
-    ) -> Result<(), CheckError> {
+    ) -> Result<FsBlock, CheckError> {
+        let crowded_before = crowded.len();
         let mut buf = self.reader.new_buffer();
         if self.reader.read_raw(block, &mut buf).is_err() {
             self.reader.read_sectors(block, &mut buf);
@@ -152,10 +154,11 @@ impl Repair<'_> {
                 self.fix_unit(directory, number, &mut unit[UnitHeader::SIZE..], pass, queue, crowded)?;
             }
         }
+        let now = if crowded.len() > crowded_before { self.take(None)? } else { block };
         if buf != before {
-            write(&self.reader, block, &mut buf)?;
+            write(&self.reader, now, &mut buf)?;
         }
-        Ok(())
+        Ok(now)
     }
 
     /// Puts the entries of a unit right in place.

@@ -267,7 +267,15 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Nam
     let mut change = change(txn, dir, raw);
     let is_left = change.remove(&path, key)?;
     settle(change);
-    if is_left { Ok(()) } else { super::clear(txn, dir, raw) }
+    if is_left {
+        return Ok(());
+    }
+    // The last entry, and nothing has changed: all nodes are those on the way to it.
+    let all = nodes(raw, txn.volume().cache.block_size());
+    if all != path.steps.len() as u64 {
+        return Err(myriad_format::Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
+    }
+    super::clear(txn, dir, raw)
 }
 
 pub(crate) fn replace(

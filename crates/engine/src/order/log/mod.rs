@@ -29,6 +29,7 @@ use crate::error::{Errno, Error, Result};
 use crate::planted::{Bug, planted};
 use crate::types::Discard;
 use crate::volume::Volume;
+use myriad_device::WriteRequest;
 use myriad_format::{FsBlock, Lsn};
 use myriad_log::LogPlace;
 use std::sync::atomic::Ordering;
@@ -285,10 +286,18 @@ impl Checkpointer {
         while !rest.is_empty() {
             let batch;
             (batch, rest) = rest.split_at(self.frames_to_fetch(volume)?.min(BATCH).min(rest.len()));
+            let mut damaged = Vec::new();
             let look = super::Look::enter(volume);
-            let fetched = batch.iter().try_for_each(|&block| volume.cache.fetch_recovered(FsBlock(block)));
+            let fetched = batch.iter().try_for_each(|&block| match volume.cache.fetch_recovered(FsBlock(block)) {
+                Err(error @ Error::Corrupt(_)) => {
+                    damaged.push((FsBlock(block), error));
+                    Ok(())
+                }
+                fetched => fetched,
+            });
             drop(look);
             self.away.append(&mut volume.cache.take_recovered());
+            self.write_damaged_home(volume, damaged)?;
             match fetched {
                 // Others were faster.
                 Err(Error::Refused(Errno::NOMEM)) => break,
@@ -297,6 +306,36 @@ impl Checkpointer {
             }
         }
         volume.cache.overlay_done();
+        Ok(())
+    }
+
+    /// Writes blocks of units home that cannot be fetched, because a unit of theirs was damaged below the log. That unit stays damaged,
+    /// and the volume goes on: they are as damaged as they would be had the log nothing of them. In between nobody writes to
+    /// a block that is freed: only a checkpoint makes it one that may hold something else.
+    fn write_damaged_home(&mut self, volume: &Volume, damaged: Vec<(FsBlock, Error)>) -> Result<()> {
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let mut written = Vec::new();
+        for (block, error) in damaged {
+            let Some(image) = volume.cache.image_with_damage(block)? else {
+                if volume.cache.overlay.read().contains(block) {
+                    return Err(error);
+                }
+                // It was freed meanwhile.
+                continue;
+            };
+            self.keep(volume, std::iter::once(block.0));
+            let offset = block.0 << volume.geometry.block_bits;
+            volume.write_requests(&[WriteRequest { offset, parts: &[&image] }])?;
+            written.push(block);
+        }
+        volume.device_flush()?;
+        // From here on the log's tail may pass them.
+        let mut overlay = volume.cache.overlay.write();
+        for block in written {
+            overlay.remove(block);
+        }
         Ok(())
     }
 
