@@ -2,9 +2,13 @@
 
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use myriad_engine::{
+    Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode,
+};
 use myriad_format::btree::NodeHeader;
-use myriad_format::{BlockHeader, BlockKind};
+use myriad_format::inode::RawInode;
+use myriad_format::superblock::Superblock;
+use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, header};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -150,6 +154,144 @@ fn a_log_that_is_given_up_half_way_is_as_good_as_before() {
         if is_last {
             assert!(nth > 3 && (1..nth).contains(&unchecked), "{unchecked} of {nth}");
             break;
+        }
+    }
+}
+
+/// Scratches those blocks of a kind that `pick` chooses; how many it were.
+fn scratch(device: &MemoryDevice, kind: BlockKind, mut pick: impl FnMut(FsBlock, &[u8]) -> bool) -> usize {
+    let mut bytes = vec![0; BLOCK as usize];
+    let mut scratched = 0;
+    for number in 0..device.size() / BLOCK {
+        device.read(number * BLOCK, &mut bytes).unwrap();
+        if BlockKind::of(&bytes) == Some(kind) && pick(FsBlock(number), &bytes) {
+            // Where a block of units has none of its checksums.
+            bytes[BLOCK as usize - 9] ^= 1;
+            bytes[BLOCK as usize / 2 + 24] ^= 1;
+            device.write(number * BLOCK, &bytes).unwrap();
+            scratched += 1;
+        }
+    }
+    scratched
+}
+
+/// Where blocks of a kind lie.
+fn blocks_of(device: &MemoryDevice, kind: BlockKind) -> Vec<FsBlock> {
+    let mut found = Vec::new();
+    scratch(&device.clone_image(), kind, |block, _| {
+        found.push(block);
+        false
+    });
+    found
+}
+
+/// A volume of 64 MiB, made with `options`, on which `fill` was done; closed.
+fn made(options: &MkfsOptions, fill: impl FnOnce(&Session)) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(7), ..options.clone() }).unwrap();
+    let fs = open(&device);
+    fill(&fs.session(Cred::root()));
+    fs.close().unwrap();
+    device
+}
+
+/// Profile `ffs`: maps of pointers, a table of inodes, bitmaps.
+fn ffs() -> MkfsOptions {
+    let choices = myriad_trials::table::select("profile=ffs").unwrap()[0].choices;
+    MkfsOptions { choices, ..MkfsOptions::default() }
+}
+
+/// That a volume that was opened is as good as before but for what is damaged: others go on, now and after each opening.
+fn goes_on(image: &Arc<MemoryDevice>, fs: Fs) {
+    fs.session(Cred::root()).create("beside", 0o600).unwrap();
+    fs.sync().unwrap();
+    fs.session(Cred::root()).create("beside it", 0o600).unwrap();
+    fs.sync().unwrap();
+    fs.close().unwrap();
+    for name in ["first", "second"] {
+        let fs = open(image);
+        fs.session(Cred::root()).create(name, 0o600).unwrap();
+        fs.sync().unwrap();
+        fs.close().unwrap();
+    }
+    for name in ["beside", "beside it", "first", "second"] {
+        assert!(names(image).contains(&name.to_owned()), "{name}");
+    }
+}
+
+fn is_sound_after_repair(image: &Arc<MemoryDevice>) {
+    let options = Options { repair: true, threads: 1, ..Options::default() };
+    let report = check(image.clone(), None, &options).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.remaining);
+}
+
+/// Scratches all leaves of the tree that maps the file but the first one.
+fn scratch_later_leaves(device: &MemoryDevice) {
+    let first_key = |bytes: &[u8]| u64::from_le_bytes(bytes[NodeHeader::SIZE..][..8].try_into().unwrap());
+    let is_leaf = |bytes: &[u8]| NodeHeader::read(bytes).level == 0;
+    let mut least = u64::MAX;
+    scratch(device, BlockKind::ExtentTree, |_, bytes| {
+        least = if is_leaf(bytes) { least.min(first_key(bytes)) } else { least };
+        false
+    });
+    let later = scratch(device, BlockKind::ExtentTree, |_, bytes| is_leaf(bytes) && first_key(bytes) > least);
+    assert!(later > 1);
+}
+
+/// One leaf of a file's map that could not be read: whoever removed the file had the volume shut down, and so had every opening after
+/// that, which was to free the rest of the file.
+#[test]
+fn a_file_of_which_only_a_part_can_be_freed_is_removed() {
+    let device = with_pieces();
+    scratch_later_leaves(&device);
+    let fs = open(&device);
+    fs.session(Cred::root()).unlink("pieces").unwrap();
+    goes_on(&device, fs);
+    assert!(!names(&device).contains(&"pieces".to_owned()));
+    is_sound_after_repair(&device);
+}
+
+#[test]
+fn a_file_of_which_only_a_part_can_be_cut_has_its_new_size() {
+    for size in [0, 2 * BLOCK] {
+        let device = with_pieces();
+        scratch_later_leaves(&device);
+        let fs = open(&device);
+        let file = fs.session(Cred::root()).open("pieces", OpenOptions::READ_WRITE).unwrap();
+        file.truncate(size).unwrap();
+        assert_eq!(file.stat().unwrap().size, size);
+        drop(file);
+        goes_on(&device, fs);
+        is_sound_after_repair(&device);
+    }
+}
+
+/// The same with a map of pointers.
+#[test]
+fn a_map_of_pointers_of_which_only_a_part_can_be_freed_is_no_end() {
+    let device = made(&ffs(), |session| {
+        session.write("long", vec![1; 1200 * BLOCK as usize]).unwrap();
+        session.write("short", vec![1; 40 * BLOCK as usize]).unwrap();
+    });
+    let blocks = blocks_of(&device, BlockKind::Pointers);
+    assert!(blocks.len() > 3);
+    for bad in blocks {
+        for is_cut in [false, true] {
+            let image = Arc::new(device.clone_image());
+            assert_eq!(scratch(&image, BlockKind::Pointers, |block, _| block == bad), 1);
+            let fs = open(&image);
+            let session = fs.session(Cred::root());
+            for name in ["long", "short"] {
+                if is_cut {
+                    let file = session.open(name, OpenOptions::READ_WRITE).unwrap();
+                    let _ = file.truncate(BLOCK);
+                } else {
+                    session.unlink(name).unwrap();
+                }
+            }
+            drop(session);
+            goes_on(&image, fs);
+            is_sound_after_repair(&image);
         }
     }
 }

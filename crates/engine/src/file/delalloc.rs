@@ -536,8 +536,7 @@ pub(super) fn flush_pages(
         let mut raw = inode::read_node(&txn.look, node)?;
         let mut source = BlockSource::new(placement::beside(volume, file.ino));
         if data.emptied {
-            let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
-            assert!(left.is_none(), "only files of few extents are emptied late");
+            crate::ops::free_all(txn, file.ino, &mut raw)?;
         }
         let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
         // Not before it is certain that these pages come into the inode.
@@ -736,7 +735,7 @@ fn overwrite(
     let (target, length) = allocate_run(txn, source.goal, (end.0 - block.0) as u32)?;
     let mut freed = Vec::new();
     let range = block..FileBlock(block.0 + u64::from(length));
-    map::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
+    map::remove_all(txn, source, raw, ino, range, &mut freed)?;
     for (start, length) in freed {
         txn.block_free(start, length);
     }

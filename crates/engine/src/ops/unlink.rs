@@ -106,11 +106,12 @@ pub(crate) enum Gone {
     Discard(std::sync::Arc<crate::file::OpenFile>),
 }
 
-/// Does what [`Gone`] says. Outside the gate.
+/// Does what [`Gone`] says. The name is gone whatever comes of that, so it is no error if the file is too damaged to be freed: it
+/// stays on the list of orphans. Outside the gate.
 pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
     match gone {
         Gone::Done | Gone::Open => Ok(()),
-        Gone::Reclaim(node) => reclaim(volume, node),
+        Gone::Reclaim(node) => pass_stuck(volume, Ino(node.ino), reclaim(volume, node)),
         Gone::Discard(file) => {
             crate::file::discard(volume, &file);
             Ok(())
@@ -187,7 +188,7 @@ fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.is_dir() {
         dir::clear(txn, ino, raw)?;
     } else {
-        free_extents(txn, ino, raw, usize::MAX)?;
+        free_all(txn, ino, raw)?;
     }
     xattr::free(txn, ino, raw)?;
     // It may be on the list for a flush that was going on.
@@ -203,7 +204,15 @@ fn free_extents(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, max: usize) -> 
     free_range(txn, ino, raw, FileBlock(0), max).map(|left| left.is_none())
 }
 
-/// Unmaps and frees what lies at and behind `from`, up to `max` extents; where to go on, if there is more.
+/// Unmaps and frees all that a file has, which is so little that one transaction can do it.
+pub(crate) fn free_all(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    // What cannot be read ends one call, and is the error of the next.
+    while !free_extents(txn, ino, raw, usize::MAX)? {}
+    Ok(())
+}
+
+/// Unmaps and frees what lies at and behind `from`, up to `max` extents; where to go on, if there is more. As with [`map::remove`], what
+/// cannot be read is an error only where nothing was freed before.
 pub(crate) fn free_range(
     txn: &mut Txn<'_>,
     ino: Ino,
@@ -324,7 +333,8 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
 }
 
 /// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
-/// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume.
+/// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume. Of a damaged one
+/// that is large, what lies before the damage is freed; the transaction that meets it first has changed nothing.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
     for ino in volume.orphans.numbers().into_iter().map(Ino) {
         let found = || -> Result<Option<(Node, bool)>> {
@@ -341,12 +351,18 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
             Some((node, true)) => give_up(volume, node),
             Some((node, false)) => reclaim(volume, node),
         });
-        match reclaimed {
-            Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) if volume.check_running().is_ok() => {
-                volume.orphans.note_stuck(ino);
-            }
-            other => other?,
-        }
+        pass_stuck(volume, ino, reclaimed)?;
     }
     Ok(())
+}
+
+/// What came of freeing an orphan. One that is damaged, or for which there are no frames, is noted as such: nobody waits for it.
+fn pass_stuck(volume: &Volume, ino: Ino, reclaimed: Result<()>) -> Result<()> {
+    match reclaimed {
+        Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) if volume.check_running().is_ok() => {
+            volume.orphans.note_stuck(ino);
+            Ok(())
+        }
+        other => other,
+    }
 }

@@ -105,8 +105,7 @@ fn shrink(
             // With those mapped behind, which have never been used.
             let mut extents = Vec::new();
             let behind = FileBlock(u64::from(left))..FILE_END;
-            let more = map::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
-            debug_assert!(more.is_none(), "blocks are mapped in runs");
+            map::remove_all(txn, source, raw, dir, behind, &mut extents)?;
             for (start, length) in extents {
                 txn.block_free(start, length);
             }
