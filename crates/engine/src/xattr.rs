@@ -182,6 +182,11 @@ fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &
     }
 }
 
+/// Reads what [`free`] has to read.
+pub(crate) fn read_ahead(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+    if raw.has_flag(flag::ATTR_BLOCKS) { for_each_block(look, ino, raw, |_, _| ()) } else { Ok(()) }
+}
+
 /// Frees the attributes of an inode that goes.
 pub(crate) fn free(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.has_flag(flag::ATTR_BLOCKS) {

@@ -295,3 +295,54 @@ fn a_map_of_pointers_of_which_only_a_part_can_be_freed_is_no_end() {
         }
     }
 }
+
+/// The chain of attributes was read when the file's blocks had been freed already.
+#[test]
+fn a_file_whose_attributes_cannot_be_read_is_removed() {
+    let device = made(&MkfsOptions::default(), |session| {
+        for name in ["gone", "replaced"] {
+            session.write(name, b"content").unwrap();
+            session.set_xattr(name, b"user.long", &[7; 6000], XattrMode::default()).unwrap();
+        }
+        session.create("new", 0o600).unwrap();
+    });
+    assert!(scratch(&device, BlockKind::Attributes, |_, _| true) > 1);
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    session.unlink("gone").unwrap();
+    session.rename("new", "replaced", RenameMode::default()).unwrap();
+    drop(session);
+    goes_on(&device, fs);
+    let mut left = names(&device);
+    left.sort();
+    assert_eq!(left, ["beside", "beside it", "first", "replaced", "second"]);
+    is_sound_after_repair(&device);
+}
+
+/// An inode that says that it has no name, though it has one.
+#[test]
+fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.create("odd", 0o600).unwrap();
+        session.create("other", 0o600).unwrap();
+    });
+    let fs = open(&device);
+    let ino = Ino(fs.session(Cred::root()).stat("odd").unwrap().ino);
+    fs.close().unwrap();
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read(0, &mut bytes).unwrap();
+    let geometry = Superblock::read(&bytes).geometry();
+    let (block, slot) = geometry.locate(ino).unwrap();
+    device.read(block.0 * BLOCK, &mut bytes).unwrap();
+    let lsn = BlockHeader::read(&bytes).lsn.get();
+    RawInode::read_mut(&mut bytes[geometry.inode_offset(slot)..]).nlink.set(0);
+    header::seal(&mut bytes, lsn);
+    device.write(block.0 * BLOCK, &bytes).unwrap();
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    assert!(matches!(session.unlink("odd"), Err(Error::Corrupt(_))));
+    assert!(matches!(session.rename("other", "odd", RenameMode::default()), Err(Error::Corrupt(_))));
+    drop(session);
+    goes_on(&device, fs);
+    is_sound_after_repair(&device);
+}

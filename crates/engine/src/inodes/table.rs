@@ -83,6 +83,14 @@ impl Table {
         Ok(Some((block, slot)))
     }
 
+    /// Reads the bits from which an inode is taken or to which it is given back, if nobody has read them yet.
+    pub fn read_ahead<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock, slot: u32) -> Result<()> {
+        match pool.geometry.table_index(pool.geometry.fs_block(pool.ag, block), slot) {
+            Some(index) if !self.bits.is_counted(index) => self.bits.is_set(pool, store, index).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Gives an inode back.
     pub fn free<S: BlockStore>(
         &mut self,

@@ -344,6 +344,28 @@ impl AgSpace {
         self.inodes.allocate_body(&mut self.blocks, store, block, count)
     }
 
+    /// Reads the header, where it may not be in the cache, so that a change finds it.
+    pub fn read_header<S: BlockRead>(&self, store: &mut S, epoch: Option<u64>) -> Result<()> {
+        if epoch.is_some() && epoch == self.written_in {
+            return Ok(());
+        }
+        let pool = &self.blocks.pool;
+        let block = pool.geometry.fs_block(pool.ag, AgBlock(HEADER_BLOCK));
+        Ok(store.read(block, BlockKind::Group, |bytes| header::verify_owner(bytes, block, u64::from(pool.ag.0)))??)
+    }
+
+    /// Reads what [`Self::free_inode`] has to read besides the inode's block, where it may be that nobody has read it yet. With its body
+    /// the inode has so many `slots`.
+    pub fn read_ahead_of_inode<S: BlockRead>(
+        &self,
+        store: &mut S,
+        block: AgBlock,
+        slot: u32,
+        slots: u32,
+    ) -> Result<()> {
+        self.inodes.read_ahead(&self.blocks.pool, store, block, slot, slots)
+    }
+
     /// Gives back an inode's slot and the `body` (first slot, number of slots) it had.
     pub fn free_inode<S: BlockStore>(
         &mut self,

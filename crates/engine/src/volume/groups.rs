@@ -267,6 +267,16 @@ impl Volume {
         Err(Errno::NOSPC.into())
     }
 
+    /// Reads what [`Self::free_inode`] has to read besides the inode itself, where it may be that nobody has read it yet.
+    pub fn read_ahead_of_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        let mut group = self.group(txn, ag)?;
+        let space = group.as_mut().expect("just loaded");
+        space.read_header(txn, Some(self.epoch.current()))?;
+        space.read_ahead_of_inode(txn, at, slot, 1 + u32::from(raw.body_slots))
+    }
+
     /// Gives an inode's slot and body back. Its blocks have been freed already.
     pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
