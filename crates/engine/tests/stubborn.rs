@@ -319,6 +319,63 @@ fn a_file_whose_attributes_cannot_be_read_is_removed() {
     is_sound_after_repair(&device);
 }
 
+/// A volume of several groups with a directory in each, in which there are files.
+fn with_groups() -> Arc<MemoryDevice> {
+    let options = MkfsOptions { ag_size: Some(16 << 20), spreads_directories: true, ..MkfsOptions::default() };
+    made(&options, |session| {
+        for dir in 0..8 {
+            session.mkdir(&format!("{dir}"), 0o700).unwrap();
+            session.mkdir(&format!("{dir}/empty"), 0o700).unwrap();
+            for file in 0..4 {
+                session.write(&format!("{dir}/{file}"), vec![1; 5 * BLOCK as usize]).unwrap();
+            }
+        }
+    })
+}
+
+/// Removes much of what [`with_groups`] has; how much of it was refused.
+fn remove_from_groups(fs: &Fs) -> usize {
+    let session = fs.session(Cred::root());
+    let mut refused = 0;
+    for dir in 0..8 {
+        for file in [0, 2] {
+            refused += usize::from(session.unlink(&format!("{dir}/{file}")).is_err());
+        }
+        refused += usize::from(session.rmdir(&format!("{dir}/empty")).is_err());
+    }
+    refused
+}
+
+/// A group whose header cannot be read was found to be so when an inode in it was given back, or a block when the next checkpoint came.
+#[test]
+fn what_lies_in_a_group_that_cannot_be_read_is_removed() {
+    for kind in [BlockKind::Group, BlockKind::FreeByStart, BlockKind::FreeByLength, BlockKind::InodeTree] {
+        let device = with_groups();
+        assert!(scratch(&device, kind, |block, _| block.0 >= (16 << 20) / BLOCK) > 1, "{kind:?}");
+        let fs = open(&device);
+        assert_eq!(remove_from_groups(&fs), 0, "{kind:?}");
+        goes_on(&device, fs);
+        is_sound_after_repair(&device);
+    }
+}
+
+/// What the log has as freed is given to its groups by every opening.
+#[test]
+fn what_cannot_be_given_back_to_its_group_keeps_nobody_out() {
+    for kind in [BlockKind::Group, BlockKind::FreeByStart, BlockKind::FreeByLength] {
+        let device = with_groups();
+        let fs = open(&device);
+        assert_eq!(remove_from_groups(&fs), 0);
+        fs.sync().unwrap();
+        let image = Arc::new(device.clone_image());
+        drop(fs);
+        assert!(scratch(&image, kind, |block, _| block.0 >= (16 << 20) / BLOCK) > 1, "{kind:?}");
+        let fs = open(&image);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+}
+
 /// An inode that says that it has no name, though it has one.
 #[test]
 fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {

@@ -260,6 +260,14 @@ impl Bitmap {
         self.count_parts(pool, store)
     }
 
+    /// Reads the bits of these blocks.
+    pub fn read_ahead_of_free<S: BlockRead>(&self, pool: &Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
+        for unit in start / UNIT_BITS..=(start + length.max(1) - 1) / UNIT_BITS {
+            self.bits.read_unit(pool, store, unit)?;
+        }
+        Ok(())
+    }
+
     /// Makes blocks free that lie where blocks can be free. An error if one is.
     pub fn free<S: BlockStore>(&mut self, pool: &mut Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
         if !self.put(pool, store, start, length, true)? {

@@ -96,6 +96,14 @@ impl Blocks {
         }
     }
 
+    /// As [`super::AgSpace::read_ahead_of_free`].
+    pub(super) fn read_ahead_of_free<S: BlockRead>(&self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
+        match &self.record {
+            Record::Trees(trees) => trees.read_ahead_of_free(&self.pool, store, start.0, length),
+            Record::Bitmap(bitmap) => bitmap.read_ahead_of_free(&self.pool, store, start.0, length),
+        }
+    }
+
     /// Counts anew what a bitmap says is free.
     pub fn recount<S: BlockRead>(&mut self, store: &mut S) -> Result<()> {
         match &mut self.record {

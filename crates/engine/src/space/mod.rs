@@ -309,6 +309,11 @@ impl AgSpace {
         Ok(())
     }
 
+    /// Reads what [`Self::free`] has to read.
+    pub fn read_ahead_of_free<S: BlockRead>(&self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
+        self.blocks.read_ahead_of_free(store, start, length)
+    }
+
     /// Makes blocks free. The checkpoint that freed them must be durable: from here on they can be allocated and
     /// overwritten.
     pub fn free<S: BlockStore>(&mut self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {

@@ -17,7 +17,7 @@ use super::Volume;
 use crate::cache::Sweep;
 use crate::counters::Count;
 use crate::edit::BlockRead;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::locks::{Mutex, MutexGuard, Rank};
 use crate::order::{Look, Txn};
@@ -326,7 +326,21 @@ impl Volume {
         self.with_group(txn, ag, |space, txn| space.free_body(txn, at, first, count))
     }
 
-    /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then.
+    /// Whether what a group's free blocks are recorded in can be read, as far as has to be read to make these free.
+    fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
+        let read = self.group(txn, ag).and_then(|group| {
+            let space = group.as_ref().expect("just loaded");
+            space.read_header(txn, Some(self.epoch.current()))?;
+            space.read_ahead_of_free(txn, start, length)
+        });
+        match read {
+            Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
+            read => read.map(|()| true),
+        }
+    }
+
+    /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then. Those of which
+    /// the group cannot be read are set aside: they belong to nobody until a repair finds them.
     /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
     /// all of them change might fit neither a checkpoint nor the cache.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
@@ -361,7 +375,12 @@ impl Volume {
                 if !self.geometry.is_data_range(start, u64::from(length)) {
                     return Err(Corrupt::DoubleFree { ag, start: at.0, length }.into());
                 }
-                self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                let is_readable = self.can_free(&mut txn, ag, at, length)?;
+                if is_readable {
+                    self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                } else {
+                    self.counters.add(Count::blocks_stranded, u64::from(length));
+                }
                 self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
                 Ok(())
             });
