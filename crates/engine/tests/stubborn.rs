@@ -376,6 +376,59 @@ fn what_cannot_be_given_back_to_its_group_keeps_nobody_out() {
     }
 }
 
+/// A new name met a block with room that could not be read after its inode had been allocated.
+#[test]
+fn a_block_with_room_that_cannot_be_read_is_met_before_anything_changes() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.mkdir("d", 0o700).unwrap();
+        (0..400).for_each(|i| _ = session.create(&format!("d/a name of some length {i}"), 0o600).unwrap());
+        (0..400).step_by(2).for_each(|i| session.unlink(&format!("d/a name of some length {i}")).unwrap());
+    });
+    for bad in blocks_of(&device, BlockKind::DirEntries) {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::DirEntries, |block, _| block == bad), 1);
+        let fs = open(&image);
+        let session = fs.session(Cred::root());
+        for i in 0..100 {
+            let _ = session.create(&format!("d/{i} is a new name that is longer than those before it were"), 0o600);
+        }
+        drop(session);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+}
+
+/// With its hash in memory a name was found without the index, and its entry taken away before the index was looked at.
+#[test]
+fn an_index_that_cannot_be_read_is_met_before_a_name_is_taken_away() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.mkdir("d", 0o700).unwrap();
+        (0..1000).for_each(|i| _ = session.create(&format!("d/a name of some length {i}"), 0o600).unwrap());
+    });
+    let blocks = blocks_of(&device, BlockKind::DirIndex);
+    assert!(blocks.len() > 2);
+    let mut refused = 0;
+    for bad in blocks {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::DirIndex, |block, _| block == bad), 1);
+        let dirhash = DirHash { is_on: Some(true), size_min: 0, ..DirHash::default() };
+        let options = MountOptions { background: false, commit_interval_ms: 0, dirhash, ..MountOptions::default() };
+        let fs = Fs::open_device(image.clone(), None, options).unwrap();
+        let session = fs.session(Cred::root());
+        for i in 0..20 {
+            let name = format!("d/a name of some length {}", 2 * i);
+            let is_refused = session.unlink(&name).is_err();
+            refused += usize::from(is_refused);
+            let other = format!("d/a name of some length {}", 2 * i + 1);
+            let _ = session.rename(&other, "d/another", RenameMode::default());
+        }
+        drop(session);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+    assert!(refused > 0);
+}
+
 /// An inode that says that it has no name, though it has one.
 #[test]
 fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {

@@ -178,12 +178,12 @@ fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<
                 header::verify_owner(bytes, at, dir.0)?;
                 let header = EntryBlockHeader::read(bytes);
                 let free = (block_size - ENTRIES_OFFSET).saturating_sub(header.live.get() as usize);
-                Ok(header.next_room.get() == 0 && free >= block_size / 4)
+                Ok((header.next_room.get() == 0 && free >= block_size / 4).then_some(at))
             })?
         });
         match found {
-            Ok(true) => list_room(txn, dir, raw, root, block)?,
-            Ok(false) => {}
+            Ok(Some(at)) => list_room(txn, root, block, at)?,
+            Ok(None) => {}
             Err(_) if number > from => return Ok(Some(number)),
             Err(error) => return Err(error),
         }
