@@ -429,6 +429,30 @@ fn an_index_that_cannot_be_read_is_met_before_a_name_is_taken_away() {
     assert!(refused > 0);
 }
 
+/// A table of inodes said that an inode was taken, and only then was the block read in which it lies.
+#[test]
+fn a_block_of_the_table_that_cannot_be_read_is_met_before_an_inode_is_taken() {
+    let device = made(&ffs(), |session| {
+        (0..60).for_each(|i| _ = session.create(&format!("{i}"), 0o600).unwrap());
+        (1..60).step_by(2).for_each(|i| session.unlink(&format!("{i}")).unwrap());
+    });
+    let blocks = blocks_of(&device, BlockKind::InodeTable);
+    assert!(blocks.len() > 2);
+    for &bad in &blocks[1..] {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::InodeTable, |block, _| block == bad), 1);
+        let fs = open(&image);
+        let session = fs.session(Cred::root());
+        let refused = (0..40).filter(|i| session.create(&format!("new {i}"), 0o600).is_err()).count();
+        assert!(refused > 0);
+        session.mkdir("0", 0o700).unwrap_err();
+        drop(session);
+        assert!(fs.sync().is_ok());
+        fs.close().unwrap();
+        assert!(names(&image).contains(&"new 0".to_owned()));
+    }
+}
+
 /// An inode that says that it has no name, though it has one.
 #[test]
 fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {

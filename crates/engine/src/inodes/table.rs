@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::space::bitmap::Bits;
 use crate::space::pool::Pool;
 use myriad_format::group::GroupHeader;
-use myriad_format::{AgBlock, BlockKind, Corrupt, Ino};
+use myriad_format::{AgBlock, BlockKind, Corrupt, Ino, header};
 
 /// The inode table of a group.
 pub(crate) struct Table {
@@ -76,6 +76,9 @@ impl Table {
             store.init(NewBlock::free(new), BlockKind::InodeTable, u64::from(ag.0), |_| ())?;
             self.initialised += 1;
         }
+        // Read before the inode counts as taken: whoever has taken it changes its block next.
+        let at = geometry.fs_block(ag, block);
+        store.read(at, BlockKind::InodeTable, |bytes| header::verify_owner(bytes, at, u64::from(ag.0)))??;
         if !self.bits.put(pool, store, index, 1, false)? {
             return Err(pool.corrupt("bitmap of inodes", index));
         }
