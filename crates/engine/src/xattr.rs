@@ -142,7 +142,7 @@ pub(crate) fn target_to_blocks(
 ) -> Result<()> {
     let volume = txn.volume();
     for (i, part) in target.chunks(volume.cache.block_size()).enumerate() {
-        let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
+        let (block, _) = volume.allocate_data(txn, source.goal, 1, 1)?;
         let frame = volume.cache.take_private_inside()?;
         {
             let mut bytes = volume.cache.arena.write(frame);

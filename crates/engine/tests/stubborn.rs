@@ -453,6 +453,27 @@ fn a_block_of_the_table_that_cannot_be_read_is_met_before_an_inode_is_taken() {
     }
 }
 
+/// Checksums of data were found to be unreadable when blocks for the data had been taken.
+#[test]
+fn checksums_that_cannot_be_read_are_met_before_space_is_taken() {
+    // With more than one group, data goes to another one.
+    for (ag_size, is_refused) in [(64 << 20, true), (16 << 20, false)] {
+        let options = MkfsOptions { data_checksums: true, ag_size: Some(ag_size), ..MkfsOptions::default() };
+        let device = made(&options, |session| session.write("old", vec![1; 3 * BLOCK as usize]).unwrap());
+        assert!(scratch(&device, BlockKind::Checksums, |_, _| true) > 0);
+        let fs = open(&device);
+        let session = fs.session(Cred::root());
+        let file = session.open("new", WRITE).unwrap();
+        file.write_at(&[2; 4 * BLOCK as usize], 0).unwrap();
+        assert_eq!(file.sync().is_err(), is_refused);
+        session.create("beside", 0o600).unwrap();
+        drop((file, session));
+        assert_eq!(fs.close().is_err(), is_refused);
+        assert!(names(&device).contains(&"beside".to_owned()));
+        is_sound_after_repair(&device);
+    }
+}
+
 /// An inode that says that it has no name, though it has one.
 #[test]
 fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {

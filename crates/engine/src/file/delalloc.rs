@@ -646,6 +646,9 @@ pub(crate) fn map_pages(
                     let count = left.min(u64::from(extent.length) - skip);
                     let start = extent.start.offset_by(skip);
                     if extent.unwritten {
+                        if volume.geometry.has_checksums {
+                            checksums::read_ahead(txn, start, count)?;
+                        }
                         map::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
                         (start, count)
                     } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
@@ -685,8 +688,8 @@ pub(crate) fn map_pages(
 fn allocate_run(txn: &mut Txn<'_>, goal: FsBlock, want: u32) -> Result<(FsBlock, u32)> {
     let volume = txn.volume();
     let min = if volume.geometry.has_checksums { want.min(RUN_BLOCKS) } else { 1 };
-    match volume.allocate_extent(txn, goal, min, want) {
-        Err(Error::Refused(Errno::NOSPC)) if min > 1 => volume.allocate_extent(txn, goal, 1, want),
+    match volume.allocate_data(txn, goal, min, want) {
+        Err(Error::Refused(Errno::NOSPC)) if min > 1 => volume.allocate_data(txn, goal, 1, want),
         found => found,
     }
 }

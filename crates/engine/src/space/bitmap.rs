@@ -200,7 +200,7 @@ impl Bitmap {
         Ok(bitmap)
     }
 
-    /// As `AgSpace::allocate`.
+    /// As `Blocks::allocate_if`.
     pub fn allocate<S: BlockStore>(
         &mut self,
         pool: &mut Pool,
@@ -208,8 +208,10 @@ impl Bitmap {
         goal: u32,
         min: u32,
         max: u32,
+        is_good: impl FnOnce(&mut S, Free) -> bool,
     ) -> Result<Option<Free>> {
-        let Some((start, length)) = self.choose(pool, store, goal, min, max)? else { return Ok(None) };
+        let chosen = self.choose(pool, store, goal, min, max)?;
+        let Some((start, length)) = chosen.filter(|&chosen| is_good(store, chosen)) else { return Ok(None) };
         if !planted(Bug::DoubleAllocation) {
             pool.take(start, length)?;
             if !self.put(pool, store, start, length, false)? {

@@ -169,7 +169,7 @@ impl Trees {
         Nodes { pool, reserve: &mut self.reserve }.free(store, block)
     }
 
-    /// As `AgSpace::allocate`.
+    /// As `Blocks::allocate_if`.
     pub fn allocate<S: BlockStore>(
         &mut self,
         pool: &mut Pool,
@@ -177,6 +177,7 @@ impl Trees {
         goal: u32,
         min: u32,
         max: u32,
+        is_good: impl FnOnce(&mut S, Free) -> bool,
     ) -> Result<Option<Free>> {
         self.refill(pool, store)?;
         let found = match self.at_goal(pool, store, goal, min, max)? {
@@ -186,7 +187,9 @@ impl Trees {
                 None => self.by_size(pool, store, min, max)?,
             },
         };
-        let Some((extent, start, length)) = found else { return Ok(None) };
+        let Some((extent, start, length)) = found.filter(|&(_, start, length)| is_good(store, (start, length))) else {
+            return Ok(None);
+        };
         if !planted(Bug::DoubleAllocation) {
             self.carve(pool, store, extent, start, length)?;
         }

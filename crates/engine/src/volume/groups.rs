@@ -220,11 +220,49 @@ impl Volume {
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
     /// need not have more than fit beside the largest reserve.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        if self.geometry.fragments() > 1 {
+            if starve::is_due() {
+                return Err(Errno::NOSPC.into());
+            }
+            return self.allocate_fragment(txn, goal, min);
+        }
+        self.allocate_from(goal, min, |ag, near| {
+            self.with_group(txn, ag, |space, txn| {
+                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
+            })
+        })
+    }
+
+    /// As [`Self::allocate_extent`], for data: where it has checksums, in no group whose table of them cannot be read.
+    pub fn allocate_data(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        if !self.geometry.has_checksums {
+            return self.allocate_extent(txn, goal, min, max);
+        }
+        let mut unreadable = None;
+        let found = self.allocate_from(goal, min, |ag, near| {
+            self.with_group(txn, ag, |space, txn| {
+                if space.available() < min {
+                    Ok(None)
+                } else {
+                    space.allocate_data(txn, near, min, max, &mut unreadable)
+                }
+            })
+        });
+        match (found, unreadable) {
+            (Err(Error::Refused(Errno::NOSPC)), Some(error)) => Err(error),
+            (found, _) => found,
+        }
+    }
+
+    #[inline(always)]
+    fn allocate_from(
+        &self,
+        goal: FsBlock,
+        min: u32,
+        mut allocate: impl FnMut(AgNo, AgBlock) -> Result<Option<(AgBlock, u32)>>,
+    ) -> Result<(FsBlock, u32)> {
         if starve::is_due() {
             return Err(Errno::NOSPC.into());
-        }
-        if self.geometry.fragments() > 1 {
-            return self.allocate_fragment(txn, goal, min);
         }
         for ag in self.groups_from(goal) {
             // One that is made knows what it has. To make one only to find that out could end with the making of all, in one
@@ -234,10 +272,7 @@ impl Volume {
                 continue;
             }
             let near = self.near(ag, goal);
-            let found = self.with_group(txn, ag, |space, txn| {
-                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
-            })?;
-            if let Some((start, length)) = found {
+            if let Some((start, length)) = allocate(ag, near)? {
                 self.counters.add(Count::blocks_allocated, u64::from(length));
                 return Ok((self.geometry.fs_block(ag, start), length));
             }
