@@ -142,7 +142,7 @@ pub(crate) fn target_to_blocks(
 ) -> Result<()> {
     let volume = txn.volume();
     for (i, part) in target.chunks(volume.cache.block_size()).enumerate() {
-        let (block, _) = volume.allocate_extent(txn, source.goal, 1, 1)?;
+        let (block, _) = volume.allocate_data(txn, source.goal, 1, 1)?;
         let frame = volume.cache.take_private_inside()?;
         {
             let mut bytes = volume.cache.arena.write(frame);
@@ -180,6 +180,11 @@ fn free_root_place(txn: &mut Txn<'_>, source: &mut BlockSource, ino: Ino, raw: &
         }
         _ => map::leave_attr_room(txn, source, raw, ino),
     }
+}
+
+/// Reads what [`free`] has to read.
+pub(crate) fn read_ahead(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+    if raw.has_flag(flag::ATTR_BLOCKS) { for_each_block(look, ino, raw, |_, _| ()) } else { Ok(()) }
 }
 
 /// Frees the attributes of an inode that goes.

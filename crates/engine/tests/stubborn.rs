@@ -2,9 +2,13 @@
 
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order};
+use myriad_engine::{
+    Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode,
+};
 use myriad_format::btree::NodeHeader;
-use myriad_format::{BlockHeader, BlockKind};
+use myriad_format::inode::RawInode;
+use myriad_format::superblock::Superblock;
+use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, header};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -152,4 +156,348 @@ fn a_log_that_is_given_up_half_way_is_as_good_as_before() {
             break;
         }
     }
+}
+
+/// Scratches those blocks of a kind that `pick` chooses; how many it were.
+fn scratch(device: &MemoryDevice, kind: BlockKind, mut pick: impl FnMut(FsBlock, &[u8]) -> bool) -> usize {
+    let mut bytes = vec![0; BLOCK as usize];
+    let mut scratched = 0;
+    for number in 0..device.size() / BLOCK {
+        device.read(number * BLOCK, &mut bytes).unwrap();
+        if BlockKind::of(&bytes) == Some(kind) && pick(FsBlock(number), &bytes) {
+            // Where a block of units has none of its checksums.
+            bytes[BLOCK as usize - 9] ^= 1;
+            bytes[BLOCK as usize / 2 + 24] ^= 1;
+            device.write(number * BLOCK, &bytes).unwrap();
+            scratched += 1;
+        }
+    }
+    scratched
+}
+
+/// Where blocks of a kind lie.
+fn blocks_of(device: &MemoryDevice, kind: BlockKind) -> Vec<FsBlock> {
+    let mut found = Vec::new();
+    scratch(&device.clone_image(), kind, |block, _| {
+        found.push(block);
+        false
+    });
+    found
+}
+
+/// A volume of 64 MiB, made with `options`, on which `fill` was done; closed.
+fn made(options: &MkfsOptions, fill: impl FnOnce(&Session)) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions { seed: Some(7), ..options.clone() }).unwrap();
+    let fs = open(&device);
+    fill(&fs.session(Cred::root()));
+    fs.close().unwrap();
+    device
+}
+
+/// Profile `ffs`: maps of pointers, a table of inodes, bitmaps.
+fn ffs() -> MkfsOptions {
+    let choices = myriad_trials::table::select("profile=ffs").unwrap()[0].choices;
+    MkfsOptions { choices, ..MkfsOptions::default() }
+}
+
+/// That a volume that was opened is as good as before but for what is damaged: others go on, now and after each opening.
+fn goes_on(image: &Arc<MemoryDevice>, fs: Fs) {
+    fs.session(Cred::root()).create("beside", 0o600).unwrap();
+    fs.sync().unwrap();
+    fs.session(Cred::root()).create("beside it", 0o600).unwrap();
+    fs.sync().unwrap();
+    fs.close().unwrap();
+    for name in ["first", "second"] {
+        let fs = open(image);
+        fs.session(Cred::root()).create(name, 0o600).unwrap();
+        fs.sync().unwrap();
+        fs.close().unwrap();
+    }
+    for name in ["beside", "beside it", "first", "second"] {
+        assert!(names(image).contains(&name.to_owned()), "{name}");
+    }
+}
+
+fn is_sound_after_repair(image: &Arc<MemoryDevice>) {
+    let options = Options { repair: true, threads: 1, ..Options::default() };
+    let report = check(image.clone(), None, &options).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.remaining);
+}
+
+/// Scratches all leaves of the tree that maps the file but the first one.
+fn scratch_later_leaves(device: &MemoryDevice) {
+    let first_key = |bytes: &[u8]| u64::from_le_bytes(bytes[NodeHeader::SIZE..][..8].try_into().unwrap());
+    let is_leaf = |bytes: &[u8]| NodeHeader::read(bytes).level == 0;
+    let mut least = u64::MAX;
+    scratch(device, BlockKind::ExtentTree, |_, bytes| {
+        least = if is_leaf(bytes) { least.min(first_key(bytes)) } else { least };
+        false
+    });
+    let later = scratch(device, BlockKind::ExtentTree, |_, bytes| is_leaf(bytes) && first_key(bytes) > least);
+    assert!(later > 1);
+}
+
+/// One leaf of a file's map that could not be read: whoever removed the file had the volume shut down, and so had every opening after
+/// that, which was to free the rest of the file.
+#[test]
+fn a_file_of_which_only_a_part_can_be_freed_is_removed() {
+    let device = with_pieces();
+    scratch_later_leaves(&device);
+    let fs = open(&device);
+    fs.session(Cred::root()).unlink("pieces").unwrap();
+    goes_on(&device, fs);
+    assert!(!names(&device).contains(&"pieces".to_owned()));
+    is_sound_after_repair(&device);
+}
+
+#[test]
+fn a_file_of_which_only_a_part_can_be_cut_has_its_new_size() {
+    for size in [0, 2 * BLOCK] {
+        let device = with_pieces();
+        scratch_later_leaves(&device);
+        let fs = open(&device);
+        let file = fs.session(Cred::root()).open("pieces", OpenOptions::READ_WRITE).unwrap();
+        file.truncate(size).unwrap();
+        assert_eq!(file.stat().unwrap().size, size);
+        drop(file);
+        goes_on(&device, fs);
+        is_sound_after_repair(&device);
+    }
+}
+
+/// The same with a map of pointers.
+#[test]
+fn a_map_of_pointers_of_which_only_a_part_can_be_freed_is_no_end() {
+    let device = made(&ffs(), |session| {
+        session.write("long", vec![1; 1200 * BLOCK as usize]).unwrap();
+        session.write("short", vec![1; 40 * BLOCK as usize]).unwrap();
+    });
+    let blocks = blocks_of(&device, BlockKind::Pointers);
+    assert!(blocks.len() > 3);
+    for bad in blocks {
+        for is_cut in [false, true] {
+            let image = Arc::new(device.clone_image());
+            assert_eq!(scratch(&image, BlockKind::Pointers, |block, _| block == bad), 1);
+            let fs = open(&image);
+            let session = fs.session(Cred::root());
+            for name in ["long", "short"] {
+                if is_cut {
+                    let file = session.open(name, OpenOptions::READ_WRITE).unwrap();
+                    let _ = file.truncate(BLOCK);
+                } else {
+                    session.unlink(name).unwrap();
+                }
+            }
+            drop(session);
+            goes_on(&image, fs);
+            is_sound_after_repair(&image);
+        }
+    }
+}
+
+/// The chain of attributes was read when the file's blocks had been freed already.
+#[test]
+fn a_file_whose_attributes_cannot_be_read_is_removed() {
+    let device = made(&MkfsOptions::default(), |session| {
+        for name in ["gone", "replaced"] {
+            session.write(name, b"content").unwrap();
+            session.set_xattr(name, b"user.long", &[7; 6000], XattrMode::default()).unwrap();
+        }
+        session.create("new", 0o600).unwrap();
+    });
+    assert!(scratch(&device, BlockKind::Attributes, |_, _| true) > 1);
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    session.unlink("gone").unwrap();
+    session.rename("new", "replaced", RenameMode::default()).unwrap();
+    drop(session);
+    goes_on(&device, fs);
+    let mut left = names(&device);
+    left.sort();
+    assert_eq!(left, ["beside", "beside it", "first", "replaced", "second"]);
+    is_sound_after_repair(&device);
+}
+
+/// A volume of several groups with a directory in each, in which there are files.
+fn with_groups() -> Arc<MemoryDevice> {
+    let options = MkfsOptions { ag_size: Some(16 << 20), spreads_directories: true, ..MkfsOptions::default() };
+    made(&options, |session| {
+        for dir in 0..8 {
+            session.mkdir(&format!("{dir}"), 0o700).unwrap();
+            session.mkdir(&format!("{dir}/empty"), 0o700).unwrap();
+            for file in 0..4 {
+                session.write(&format!("{dir}/{file}"), vec![1; 5 * BLOCK as usize]).unwrap();
+            }
+        }
+    })
+}
+
+/// Removes much of what [`with_groups`] has; how much of it was refused.
+fn remove_from_groups(fs: &Fs) -> usize {
+    let session = fs.session(Cred::root());
+    let mut refused = 0;
+    for dir in 0..8 {
+        for file in [0, 2] {
+            refused += usize::from(session.unlink(&format!("{dir}/{file}")).is_err());
+        }
+        refused += usize::from(session.rmdir(&format!("{dir}/empty")).is_err());
+    }
+    refused
+}
+
+/// A group whose header cannot be read was found to be so when an inode in it was given back, or a block when the next checkpoint came.
+#[test]
+fn what_lies_in_a_group_that_cannot_be_read_is_removed() {
+    for kind in [BlockKind::Group, BlockKind::FreeByStart, BlockKind::FreeByLength, BlockKind::InodeTree] {
+        let device = with_groups();
+        assert!(scratch(&device, kind, |block, _| block.0 >= (16 << 20) / BLOCK) > 1, "{kind:?}");
+        let fs = open(&device);
+        assert_eq!(remove_from_groups(&fs), 0, "{kind:?}");
+        goes_on(&device, fs);
+        is_sound_after_repair(&device);
+    }
+}
+
+/// What the log has as freed is given to its groups by every opening.
+#[test]
+fn what_cannot_be_given_back_to_its_group_keeps_nobody_out() {
+    for kind in [BlockKind::Group, BlockKind::FreeByStart, BlockKind::FreeByLength] {
+        let device = with_groups();
+        let fs = open(&device);
+        assert_eq!(remove_from_groups(&fs), 0);
+        fs.sync().unwrap();
+        let image = Arc::new(device.clone_image());
+        drop(fs);
+        assert!(scratch(&image, kind, |block, _| block.0 >= (16 << 20) / BLOCK) > 1, "{kind:?}");
+        let fs = open(&image);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+}
+
+/// A new name met a block with room that could not be read after its inode had been allocated.
+#[test]
+fn a_block_with_room_that_cannot_be_read_is_met_before_anything_changes() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.mkdir("d", 0o700).unwrap();
+        (0..400).for_each(|i| _ = session.create(&format!("d/a name of some length {i}"), 0o600).unwrap());
+        (0..400).step_by(2).for_each(|i| session.unlink(&format!("d/a name of some length {i}")).unwrap());
+    });
+    for bad in blocks_of(&device, BlockKind::DirEntries) {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::DirEntries, |block, _| block == bad), 1);
+        let fs = open(&image);
+        let session = fs.session(Cred::root());
+        for i in 0..100 {
+            let _ = session.create(&format!("d/{i} is a new name that is longer than those before it were"), 0o600);
+        }
+        drop(session);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+}
+
+/// With its hash in memory a name was found without the index, and its entry taken away before the index was looked at.
+#[test]
+fn an_index_that_cannot_be_read_is_met_before_a_name_is_taken_away() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.mkdir("d", 0o700).unwrap();
+        (0..1000).for_each(|i| _ = session.create(&format!("d/a name of some length {i}"), 0o600).unwrap());
+    });
+    let blocks = blocks_of(&device, BlockKind::DirIndex);
+    assert!(blocks.len() > 2);
+    let mut refused = 0;
+    for bad in blocks {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::DirIndex, |block, _| block == bad), 1);
+        let dirhash = DirHash { is_on: Some(true), size_min: 0, ..DirHash::default() };
+        let options = MountOptions { background: false, commit_interval_ms: 0, dirhash, ..MountOptions::default() };
+        let fs = Fs::open_device(image.clone(), None, options).unwrap();
+        let session = fs.session(Cred::root());
+        for i in 0..20 {
+            let name = format!("d/a name of some length {}", 2 * i);
+            let is_refused = session.unlink(&name).is_err();
+            refused += usize::from(is_refused);
+            let other = format!("d/a name of some length {}", 2 * i + 1);
+            let _ = session.rename(&other, "d/another", RenameMode::default());
+        }
+        drop(session);
+        goes_on(&image, fs);
+        is_sound_after_repair(&image);
+    }
+    assert!(refused > 0);
+}
+
+/// A table of inodes said that an inode was taken, and only then was the block read in which it lies.
+#[test]
+fn a_block_of_the_table_that_cannot_be_read_is_met_before_an_inode_is_taken() {
+    let device = made(&ffs(), |session| {
+        (0..60).for_each(|i| _ = session.create(&format!("{i}"), 0o600).unwrap());
+        (1..60).step_by(2).for_each(|i| session.unlink(&format!("{i}")).unwrap());
+    });
+    let blocks = blocks_of(&device, BlockKind::InodeTable);
+    assert!(blocks.len() > 2);
+    for &bad in &blocks[1..] {
+        let image = Arc::new(device.clone_image());
+        assert_eq!(scratch(&image, BlockKind::InodeTable, |block, _| block == bad), 1);
+        let fs = open(&image);
+        let session = fs.session(Cred::root());
+        let refused = (0..40).filter(|i| session.create(&format!("new {i}"), 0o600).is_err()).count();
+        assert!(refused > 0);
+        session.mkdir("0", 0o700).unwrap_err();
+        drop(session);
+        assert!(fs.sync().is_ok());
+        fs.close().unwrap();
+        assert!(names(&image).contains(&"new 0".to_owned()));
+    }
+}
+
+/// Checksums of data were found to be unreadable when blocks for the data had been taken.
+#[test]
+fn checksums_that_cannot_be_read_are_met_before_space_is_taken() {
+    // With more than one group, data goes to another one.
+    for (ag_size, is_refused) in [(64 << 20, true), (16 << 20, false)] {
+        let options = MkfsOptions { data_checksums: true, ag_size: Some(ag_size), ..MkfsOptions::default() };
+        let device = made(&options, |session| session.write("old", vec![1; 3 * BLOCK as usize]).unwrap());
+        assert!(scratch(&device, BlockKind::Checksums, |_, _| true) > 0);
+        let fs = open(&device);
+        let session = fs.session(Cred::root());
+        let file = session.open("new", WRITE).unwrap();
+        file.write_at(&[2; 4 * BLOCK as usize], 0).unwrap();
+        assert_eq!(file.sync().is_err(), is_refused);
+        session.create("beside", 0o600).unwrap();
+        drop((file, session));
+        assert_eq!(fs.close().is_err(), is_refused);
+        assert!(names(&device).contains(&"beside".to_owned()));
+        is_sound_after_repair(&device);
+    }
+}
+
+/// An inode that says that it has no name, though it has one.
+#[test]
+fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {
+    let device = made(&MkfsOptions::default(), |session| {
+        session.create("odd", 0o600).unwrap();
+        session.create("other", 0o600).unwrap();
+    });
+    let fs = open(&device);
+    let ino = Ino(fs.session(Cred::root()).stat("odd").unwrap().ino);
+    fs.close().unwrap();
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read(0, &mut bytes).unwrap();
+    let geometry = Superblock::read(&bytes).geometry();
+    let (block, slot) = geometry.locate(ino).unwrap();
+    device.read(block.0 * BLOCK, &mut bytes).unwrap();
+    let lsn = BlockHeader::read(&bytes).lsn.get();
+    RawInode::read_mut(&mut bytes[geometry.inode_offset(slot)..]).nlink.set(0);
+    header::seal(&mut bytes, lsn);
+    device.write(block.0 * BLOCK, &bytes).unwrap();
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    assert!(matches!(session.unlink("odd"), Err(Error::Corrupt(_))));
+    assert!(matches!(session.rename("other", "odd", RenameMode::default()), Err(Error::Corrupt(_))));
+    drop(session);
+    goes_on(&device, fs);
+    is_sound_after_repair(&device);
 }

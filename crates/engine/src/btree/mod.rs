@@ -138,6 +138,16 @@ struct Leaf {
     high: Option<u64>,
 }
 
+/// What the removal of a record changes.
+struct Removal {
+    path: Path,
+    leaf: FsBlock,
+    /// Where in the leaf the record lies.
+    at: usize,
+    /// By level.
+    fates: [Fate; LEVELS],
+}
+
 /// What becomes of a node that lost an item.
 #[derive(Clone, Copy)]
 enum Fate {
@@ -397,15 +407,17 @@ impl Tree {
         Ok(true)
     }
 
-    /// Removes the record at `key`; `false` if there is none. Nodes that become empty are freed, and small neighbours
-    /// joined.
-    pub fn remove<S: BlockStore, N: NodeSource<S>>(&mut self, store: &mut S, source: &mut N, key: u64) -> Result<bool> {
+    /// Reads what a removal of the record at `key` has to read.
+    pub fn read_ahead_of_remove<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<()> {
+        self.removal(store, key).map(drop)
+    }
+
+    #[inline(always)]
+    fn removal<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<Option<Removal>> {
         let mut path = Path::new();
         let leaf = self.descend(store, key, |level, step| path.0[usize::from(level)] = step)?;
         let found = self.visit(store, leaf.block, 0, |node| Ok(node.find(key).map(|at| (at, node.count))))?;
-        let Some((mut at, mut count)) = found else { return Ok(false) };
-
-        // All that has to be read is read before the first change.
+        let Some((at, mut count)) = found else { return Ok(None) };
         let mut fates = [Fate::Stays; LEVELS];
         for level in 0..self.level {
             let parent = path.0[usize::from(level) + 1];
@@ -416,9 +428,17 @@ impl Tree {
             fates[usize::from(level)] = fate;
             count = parent.count;
         }
+        Ok(Some(Removal { path, leaf: leaf.block, at, fates }))
+    }
+
+    /// Removes the record at `key`; `false` if there is none. Nodes that become empty are freed, and small neighbours
+    /// joined.
+    pub fn remove<S: BlockStore, N: NodeSource<S>>(&mut self, store: &mut S, source: &mut N, key: u64) -> Result<bool> {
+        // All that has to be read is read before the first change.
+        let Some(Removal { path, leaf, mut at, fates }) = self.removal(store, key)? else { return Ok(false) };
 
         let mut freed = Vec::new();
-        let mut block = leaf.block;
+        let mut block = leaf;
         for (level, fate) in fates.into_iter().enumerate() {
             let stride = self.stride_at(level as u16);
             if !matches!(fate, Fate::Goes) {

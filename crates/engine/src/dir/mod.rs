@@ -375,10 +375,7 @@ fn free_blocks(
 ) -> Result<()> {
     txn.volume().last_blocks.forget(dir);
     let mut extents = Vec::new();
-    let mut next = Some(from);
-    while let Some(start) = next {
-        next = map::remove(txn, source, raw, dir, start..FILE_END, 4096, &mut extents)?;
-    }
+    map::remove_all(txn, source, raw, dir, from..FILE_END, &mut extents)?;
     for (start, length) in extents {
         for i in 0..u64::from(length) {
             txn.forget(start.offset_by(i));

@@ -536,8 +536,7 @@ pub(super) fn flush_pages(
         let mut raw = inode::read_node(&txn.look, node)?;
         let mut source = BlockSource::new(placement::beside(volume, file.ino));
         if data.emptied {
-            let left = crate::ops::free_range(txn, file.ino, &mut raw, FileBlock(0), usize::MAX)?;
-            assert!(left.is_none(), "only files of few extents are emptied late");
+            crate::ops::free_all(txn, file.ino, &mut raw)?;
         }
         let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
         // Not before it is certain that these pages come into the inode.
@@ -647,6 +646,9 @@ pub(crate) fn map_pages(
                     let count = left.min(u64::from(extent.length) - skip);
                     let start = extent.start.offset_by(skip);
                     if extent.unwritten {
+                        if volume.geometry.has_checksums {
+                            checksums::read_ahead(txn, start, count)?;
+                        }
                         map::mark_written(txn, source, raw, ino, block..FileBlock(block.0 + count))?;
                         (start, count)
                     } else if volume.geometry.has_checksums && !planted(Bug::OverwriteInPlace) {
@@ -686,8 +688,8 @@ pub(crate) fn map_pages(
 fn allocate_run(txn: &mut Txn<'_>, goal: FsBlock, want: u32) -> Result<(FsBlock, u32)> {
     let volume = txn.volume();
     let min = if volume.geometry.has_checksums { want.min(RUN_BLOCKS) } else { 1 };
-    match volume.allocate_extent(txn, goal, min, want) {
-        Err(Error::Refused(Errno::NOSPC)) if min > 1 => volume.allocate_extent(txn, goal, 1, want),
+    match volume.allocate_data(txn, goal, min, want) {
+        Err(Error::Refused(Errno::NOSPC)) if min > 1 => volume.allocate_data(txn, goal, 1, want),
         found => found,
     }
 }
@@ -736,7 +738,7 @@ fn overwrite(
     let (target, length) = allocate_run(txn, source.goal, (end.0 - block.0) as u32)?;
     let mut freed = Vec::new();
     let range = block..FileBlock(block.0 + u64::from(length));
-    map::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
+    map::remove_all(txn, source, raw, ino, range, &mut freed)?;
     for (start, length) in freed {
         txn.block_free(start, length);
     }

@@ -223,7 +223,7 @@ fn replace(
     };
     let mut freed = Vec::new();
     let range = FileBlock(first)..FileBlock(first + u64::from(fragments));
-    map::remove(txn, source, raw, ino, range, usize::MAX, &mut freed)?;
+    map::remove_all(txn, source, raw, ino, range, &mut freed)?;
     for (start, length) in freed {
         txn.block_free(start, length);
     }

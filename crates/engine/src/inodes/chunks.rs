@@ -148,6 +148,15 @@ impl Chunks {
         Ok(Some((block, slot)))
     }
 
+    /// Reads the record of the chunk that a block belongs to, if that changes when so many slots of the block are given back: where the
+    /// block is full, or has no other inodes.
+    pub fn read_ahead<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock, slots: u32) -> Result<()> {
+        let at = pool.geometry.fs_block(pool.ag, block);
+        let free = store.read(at, BlockKind::Inode, |bytes| InodeBlockHeader::read(bytes).free_count.get())?;
+        let is_marked = free == 0 || u32::from(free) + slots >= pool.geometry.slots_per_block() - 1;
+        if is_marked { self.chunk_of(pool, store, block).map(drop) } else { Ok(()) }
+    }
+
     /// Takes `count` consecutive free slots of an inode block for a body; the first of them.
     pub fn allocate_body<S: BlockStore>(
         &mut self,

@@ -89,6 +89,21 @@ impl Inodes {
         }
     }
 
+    /// As `AgSpace::read_ahead_of_inode`.
+    pub fn read_ahead<S: BlockRead>(
+        &self,
+        pool: &Pool,
+        store: &mut S,
+        block: AgBlock,
+        slot: u32,
+        slots: u32,
+    ) -> Result<()> {
+        match self {
+            Self::Chunks(chunks) => chunks.read_ahead(pool, store, block, slots),
+            Self::Table(table) => table.read_ahead(pool, store, block, slot),
+        }
+    }
+
     /// Gives back an inode and the `body` (first slot, number of slots) it had.
     pub fn free<S: BlockStore>(
         &mut self,

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::space::bitmap::Bits;
 use crate::space::pool::Pool;
 use myriad_format::group::GroupHeader;
-use myriad_format::{AgBlock, BlockKind, Corrupt, Ino};
+use myriad_format::{AgBlock, BlockKind, Corrupt, Ino, header};
 
 /// The inode table of a group.
 pub(crate) struct Table {
@@ -76,11 +76,22 @@ impl Table {
             store.init(NewBlock::free(new), BlockKind::InodeTable, u64::from(ag.0), |_| ())?;
             self.initialised += 1;
         }
+        // Read before the inode counts as taken: whoever has taken it changes its block next.
+        let at = geometry.fs_block(ag, block);
+        store.read(at, BlockKind::InodeTable, |bytes| header::verify_owner(bytes, at, u64::from(ag.0)))??;
         if !self.bits.put(pool, store, index, 1, false)? {
             return Err(pool.corrupt("bitmap of inodes", index));
         }
         self.rotor = index;
         Ok(Some((block, slot)))
+    }
+
+    /// Reads the bits from which an inode is taken or to which it is given back, if nobody has read them yet.
+    pub fn read_ahead<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock, slot: u32) -> Result<()> {
+        match pool.geometry.table_index(pool.geometry.fs_block(pool.ag, block), slot) {
+            Some(index) if !self.bits.is_counted(index) => self.bits.is_set(pool, store, index).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Gives an inode back.

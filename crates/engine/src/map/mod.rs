@@ -63,7 +63,8 @@ pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
 }
 
 /// Unmaps the blocks of `range`, from the front, at most `max_extents` runs. What was mapped there is appended to
-/// `freed`. Returns the file block to go on from, or `None` when all of the range is done.
+/// `freed`. Returns the file block to go on from, or `None` when all of the range is done. What cannot be read is an error only where nothing
+/// was unmapped before; else it ends the work there, and is the error of the next call.
 pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
@@ -78,6 +79,22 @@ pub(crate) fn remove<S: BlockStore, N: NodeSource<S>>(
         Map::Extents => extents::remove(store, source, inode, ino, range, max_extents, freed),
         Map::Blocks => blocks::remove(store, source, inode, ino, range, max_extents, freed),
     }
+}
+
+/// As [`remove`], all of `range`; what cannot be read is an error, also in the middle.
+pub(crate) fn remove_all<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    range: Range<FileBlock>,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<()> {
+    let mut next = Some(range.start);
+    while let Some(start) = next {
+        next = remove(store, source, inode, ino, start..range.end, usize::MAX, freed)?;
+    }
+    Ok(())
 }
 
 /// Makes the unwritten blocks of `range` written ones.

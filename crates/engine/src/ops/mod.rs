@@ -30,7 +30,7 @@ use zerocopy::little_endian::I64;
 pub(crate) use create::{Content, NewFile, new_node};
 pub(crate) use leftovers::settle_second_names;
 pub(crate) use surplus::give_back;
-pub(crate) use unlink::{free_range, reclaim, reclaim_orphans};
+pub(crate) use unlink::{free_all, free_range, reclaim, reclaim_orphans};
 
 /// Who does what to which volume.
 #[derive(Clone, Copy)]

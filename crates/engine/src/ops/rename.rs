@@ -2,7 +2,7 @@
 
 use super::create::Whiteout;
 use super::leftovers::settle_before_rename;
-use super::unlink::{Gone, drop_link, emptied, finish_emptied, finish_gone};
+use super::unlink::{Ending, Gone, drop_link, emptied, ending_of, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, Hit, Name, NewEntry, Room, Search};
@@ -237,11 +237,15 @@ impl Ops<'_> {
             Some(_) => None,
             None => Some(dir::prepare(&txn.look, target.dir, inodes.target_dir, target.name, search)?),
         };
+        let ending = match replaced {
+            Some((hit, raw)) if mode != RenameMode::Exchange => ending_of(txn, hit.ino, raw)?,
+            _ => Ending::Lives,
+        };
         let whiteout = match mode.leaves_whiteout() {
             true => Some(Whiteout::reserve(self, txn, source.dir, inodes.source_dir, ends.source_guard)?),
             false => None,
         };
-        Ok(Verdict::Go(Plan { is_reshaping, links, room, whiteout }))
+        Ok(Verdict::Go(Plan { is_reshaping, links, room, ending, whiteout }))
     }
 
     /// Refuses what asks for a directory and has none, and to move a directory below itself.
@@ -379,7 +383,7 @@ impl Ops<'_> {
         match inodes.replaced {
             Some((hit, mut raw)) => {
                 self.forget_name(target.dir, target.name, hit.ino, &raw);
-                drop_link(txn, hit.ino, &mut raw, now)
+                drop_link(txn, hit.ino, &mut raw, plan.ending, now)
             }
             None => Ok(Gone::Done),
         }
@@ -480,6 +484,8 @@ struct Plan {
     links: (U32, U32),
     /// Where the new name goes, if it replaces none.
     room: Option<Room>,
+    /// What becomes of the file whose name it takes.
+    ending: Ending,
     whiteout: Option<Whiteout>,
 }
 

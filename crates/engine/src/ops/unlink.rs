@@ -12,7 +12,7 @@ use crate::order::Txn;
 use crate::perm;
 use crate::placement;
 use crate::planted::{Bug, planted};
-use crate::types::Node;
+use crate::types::{Node, Time};
 use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFREG};
@@ -72,6 +72,7 @@ impl Ops<'_> {
                 if (raw.is_dir() || raw.nlink.get() == 1) && !volume.has_room_for_orphan(ino) {
                     return Err(Errno::NOSPC.into());
                 }
+                let ending = ending_of(txn, ino, &raw)?;
                 dir::remove(txn, parent, &mut dir, name, entry.hit)?;
                 let now = volume.now();
                 touch_dir(&mut dir, now);
@@ -81,7 +82,7 @@ impl Ops<'_> {
                 inode::write(txn, parent, &dir)?;
                 self.forget_name(parent, name, ino, &raw);
                 let victim = inode::node(ino, &raw);
-                Ok(Some((victim, drop_link(txn, ino, &mut raw, now)?, emptied(volume, parent, &dir))))
+                Ok(Some((victim, drop_link(txn, ino, &mut raw, ending, now)?, emptied(volume, parent, &dir))))
             })
         };
         let (victim, gone, emptied) = volume.once_settled(|is_settled| volume.removing(|| remove(is_settled)))?;
@@ -106,11 +107,12 @@ pub(crate) enum Gone {
     Discard(std::sync::Arc<crate::file::OpenFile>),
 }
 
-/// Does what [`Gone`] says. Outside the gate.
+/// Does what [`Gone`] says. The name is gone whatever comes of that, so it is no error if the file is too damaged to be freed: it
+/// stays on the list of orphans. Outside the gate.
 pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
     match gone {
         Gone::Done | Gone::Open => Ok(()),
-        Gone::Reclaim(node) => reclaim(volume, node),
+        Gone::Reclaim(node) => pass_stuck(volume, Ino(node.ino), reclaim(volume, node)),
         Gone::Discard(file) => {
             crate::file::discard(volume, &file);
             Ok(())
@@ -132,18 +134,50 @@ pub(crate) fn finish_emptied(volume: &Volume, emptied: Option<Node>) -> Result<(
     }
 }
 
+/// What becomes of an inode that loses a link, if nobody has it open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It has other links.
+    Lives,
+    /// It is freed with the link.
+    Freed,
+    /// It becomes an orphan: perhaps more than one transaction should free it, or it is damaged.
+    Orphaned,
+}
+
+/// How an inode ends when it loses a link: to be asked before the first change, for this reads what freeing it has to read. The inode is
+/// locked exclusively.
+pub(crate) fn ending_of(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<Ending> {
+    let volume = txn.volume();
+    if !raw.is_dir() && raw.nlink.get() != 1 {
+        return match raw.nlink.get() {
+            0 => Err(Corrupt::Inode { ino, field: "nlink", value: 0 }.into()),
+            _ => Ok(Ending::Lives),
+        };
+    }
+    let is_small = if raw.is_dir() { Ok(!dir::is_large(volume, raw)) } else { map::fits_one_txn(txn, raw, ino) };
+    Ok(
+        match is_small.and_then(|is_small| if is_small { read_ahead(txn, ino, raw).map(|()| true) } else { Ok(false) })
+        {
+            Ok(true) => Ending::Freed,
+            Ok(false) | Err(_) => Ending::Orphaned,
+        },
+    )
+}
+
+/// Reads what has to be read, besides its map, to free an inode.
+fn read_ahead(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+    xattr::read_ahead(&txn.look, ino, raw)?;
+    txn.volume().read_ahead_of_inode(txn, ino, raw)
+}
+
 /// Takes one link from an inode (a directory: its only one), and frees it if that was the last and nobody has it open.
 /// The inode is locked exclusively.
-pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i64) -> Result<Gone> {
+pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, ending: Ending, now: Time) -> Result<Gone> {
     let volume = txn.volume();
-    let left = if raw.is_dir() {
-        0
-    } else {
-        raw.nlink.get().checked_sub(1).ok_or(Corrupt::Inode { ino, field: "nlink", value: 0 })?
-    };
-    raw.nlink = U32::new(left);
+    raw.nlink = U32::new(if raw.is_dir() { 0 } else { raw.nlink.get() - 1 });
     raw.ctime = I64::new(now);
-    if left > 0 {
+    if ending == Ending::Lives {
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Done);
     }
@@ -154,9 +188,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, now: i6
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    let is_small = if raw.is_dir() { !dir::is_large(volume, raw) } else { map::fits_one_txn(txn, raw, ino)? };
-    if !is_small {
-        // Perhaps more than one transaction should free.
+    if ending == Ending::Orphaned {
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
         set_dead(volume, ino);
@@ -187,7 +219,7 @@ fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.is_dir() {
         dir::clear(txn, ino, raw)?;
     } else {
-        free_extents(txn, ino, raw, usize::MAX)?;
+        free_all(txn, ino, raw)?;
     }
     xattr::free(txn, ino, raw)?;
     // It may be on the list for a flush that was going on.
@@ -203,7 +235,15 @@ fn free_extents(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, max: usize) -> 
     free_range(txn, ino, raw, FileBlock(0), max).map(|left| left.is_none())
 }
 
-/// Unmaps and frees what lies at and behind `from`, up to `max` extents; where to go on, if there is more.
+/// Unmaps and frees all that a file has, which is so little that one transaction can do it.
+pub(crate) fn free_all(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+    // What cannot be read ends one call, and is the error of the next.
+    while !free_extents(txn, ino, raw, usize::MAX)? {}
+    Ok(())
+}
+
+/// Unmaps and frees what lies at and behind `from`, up to `max` extents; where to go on, if there is more. As with [`map::remove`], what
+/// cannot be read is an error only where nothing was freed before.
 pub(crate) fn free_range(
     txn: &mut Txn<'_>,
     ino: Ino,
@@ -263,6 +303,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 }
                 return Ok(done);
             }
+            read_ahead(txn, ino, &raw)?;
             set_dead(volume, ino);
             let is_small = if raw.is_dir() {
                 dir::give_up_part(txn, ino, &mut raw)?
@@ -324,7 +365,8 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
 }
 
 /// Frees all orphans that nobody has open: at opening, what a crash left; at closing, what could not be freed before. One
-/// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume.
+/// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume. Of a damaged one
+/// that is large, what lies before the damage is freed; the transaction that meets it first has changed nothing.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
     for ino in volume.orphans.numbers().into_iter().map(Ino) {
         let found = || -> Result<Option<(Node, bool)>> {
@@ -341,12 +383,18 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
             Some((node, true)) => give_up(volume, node),
             Some((node, false)) => reclaim(volume, node),
         });
-        match reclaimed {
-            Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) if volume.check_running().is_ok() => {
-                volume.orphans.note_stuck(ino);
-            }
-            other => other?,
-        }
+        pass_stuck(volume, ino, reclaimed)?;
     }
     Ok(())
+}
+
+/// What came of freeing an orphan. One that is damaged, or for which there are no frames, is noted as such: nobody waits for it.
+fn pass_stuck(volume: &Volume, ino: Ino, reclaimed: Result<()>) -> Result<()> {
+    match reclaimed {
+        Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) if volume.check_running().is_ok() => {
+            volume.orphans.note_stuck(ino);
+            Ok(())
+        }
+        other => other,
+    }
 }

@@ -196,9 +196,14 @@ impl Volume {
         if self.options.read_only || self.is_closed() {
             return Ok(());
         }
-        if self.check_running().is_ok() {
+        if self.check_running().is_ok()
             // The next opening does not look for them.
-            settle_second_names(self)?;
+            && let Err(error) = settle_second_names(self)
+        {
+            // What was written is to be durable all the same; the volume stays marked as in use, and the next opening looks again.
+            let _ = file::flush_all(self);
+            let _ = self.commit_now();
+            return Err(error);
         }
         // Whoever opens it next knows nothing of a reader.
         self.checkpointer.lock().give_up_moment("the volume was closed");

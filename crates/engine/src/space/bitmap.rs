@@ -113,6 +113,11 @@ impl Bits {
         (length > 0).then_some((first, length))
     }
 
+    /// Whether a bit's unit has been read.
+    pub fn is_counted(&self, index: u32) -> bool {
+        self.counted[(index / UNIT_BITS) as usize] != UNKNOWN
+    }
+
     /// Whether a bit is set.
     pub fn is_set<S: BlockRead>(&self, pool: &Pool, store: &mut S, index: u32) -> Result<bool> {
         let words = self.read_unit(pool, store, index / UNIT_BITS)?;
@@ -195,7 +200,7 @@ impl Bitmap {
         Ok(bitmap)
     }
 
-    /// As `AgSpace::allocate`.
+    /// As `Blocks::allocate_if`.
     pub fn allocate<S: BlockStore>(
         &mut self,
         pool: &mut Pool,
@@ -203,8 +208,10 @@ impl Bitmap {
         goal: u32,
         min: u32,
         max: u32,
+        is_good: impl FnOnce(&mut S, Free) -> bool,
     ) -> Result<Option<Free>> {
-        let Some((start, length)) = self.choose(pool, store, goal, min, max)? else { return Ok(None) };
+        let chosen = self.choose(pool, store, goal, min, max)?;
+        let Some((start, length)) = chosen.filter(|&chosen| is_good(store, chosen)) else { return Ok(None) };
         if !planted(Bug::DoubleAllocation) {
             pool.take(start, length)?;
             if !self.put(pool, store, start, length, false)? {
@@ -253,6 +260,14 @@ impl Bitmap {
             from = start + length;
         }
         self.count_parts(pool, store)
+    }
+
+    /// Reads the bits of these blocks.
+    pub fn read_ahead_of_free<S: BlockRead>(&self, pool: &Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
+        for unit in start / UNIT_BITS..=(start + length.max(1) - 1) / UNIT_BITS {
+            self.bits.read_unit(pool, store, unit)?;
+        }
+        Ok(())
     }
 
     /// Makes blocks free that lie where blocks can be free. An error if one is.

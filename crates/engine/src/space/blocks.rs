@@ -65,12 +65,24 @@ impl Blocks {
         min: u32,
         max: u32,
     ) -> Result<Option<(AgBlock, u32)>> {
+        self.allocate_if(store, goal, min, max, |_, _| true)
+    }
+
+    /// As [`Self::allocate`], if `is_good` says so of what was chosen.
+    pub fn allocate_if<S: BlockStore>(
+        &mut self,
+        store: &mut S,
+        goal: AgBlock,
+        min: u32,
+        max: u32,
+        is_good: impl FnOnce(&mut S, (u32, u32)) -> bool,
+    ) -> Result<Option<(AgBlock, u32)>> {
         let pool = &mut self.pool;
         assert!(min > 0 && min <= max && goal.0 < pool.block_count);
         let goal = goal.0.max(pool.first_block);
         let found = match &mut self.record {
-            Record::Trees(trees) => trees.allocate(pool, store, goal, min, max)?,
-            Record::Bitmap(bitmap) => bitmap.allocate(pool, store, goal, min, max)?,
+            Record::Trees(trees) => trees.allocate(pool, store, goal, min, max, is_good)?,
+            Record::Bitmap(bitmap) => bitmap.allocate(pool, store, goal, min, max, is_good)?,
         };
         Ok(found.map(|(start, length)| (AgBlock(start), length)))
     }
@@ -93,6 +105,14 @@ impl Blocks {
         match &mut self.record {
             Record::Trees(trees) => trees.free(pool, store, start.0, length),
             Record::Bitmap(bitmap) => bitmap.free(pool, store, start.0, length),
+        }
+    }
+
+    /// As [`super::AgSpace::read_ahead_of_free`].
+    pub(super) fn read_ahead_of_free<S: BlockRead>(&self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
+        match &self.record {
+            Record::Trees(trees) => trees.read_ahead_of_free(&self.pool, store, start.0, length),
+            Record::Bitmap(bitmap) => bitmap.read_ahead_of_free(&self.pool, store, start.0, length),
         }
     }
 

@@ -25,12 +25,12 @@ mod tests;
 mod trees;
 
 use crate::edit::{BlockRead, BlockStore, NewBlock};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inodes::Inodes;
 use blocks::Blocks;
 use myriad_format::checksum::ChecksumHeader;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary};
-use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, header};
+use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
 use pool::{Pool, Region, regions_of};
 
 /// Space and inodes of one allocation group.
@@ -288,6 +288,32 @@ impl AgSpace {
         Ok(found)
     }
 
+    /// As [`Self::allocate`], for data: what of the table of checksums is to be changed with it is read before the blocks are taken. If it
+    /// cannot be read, that is the error in `unreadable`, and there are none.
+    pub fn allocate_data<S: BlockStore>(
+        &mut self,
+        store: &mut S,
+        goal: AgBlock,
+        min: u32,
+        max: u32,
+        unreadable: &mut Option<Error>,
+    ) -> Result<Option<(AgBlock, u32)>> {
+        let (geometry, ag, made) = (self.blocks.pool.geometry, self.blocks.pool.ag, self.checksums_made);
+        let is_good = |store: &mut S, (start, length): (u32, u32)| {
+            let read = read_checksums(&geometry, ag, made, store, AgBlock(start), length);
+            read.map_err(|error| *unreadable = Some(error)).is_ok()
+        };
+        let found = self.blocks.allocate_if(store, goal, min, max, is_good)?;
+        self.save(store)?;
+        Ok(found)
+    }
+
+    /// Reads the checksums of blocks, as far as their parts of the table have been made.
+    pub fn read_checksums<S: BlockRead>(&self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
+        let pool = &self.blocks.pool;
+        read_checksums(&pool.geometry, pool.ag, self.checksums_made, store, start, length)
+    }
+
     /// Makes the parts of the table of checksums that its blocks `first` to `last` belong to, where they have not been made
     /// yet: no committed state knows them.
     pub fn make_checksums<S: BlockStore>(&mut self, store: &mut S, first: u32, last: u32) -> Result<()> {
@@ -307,6 +333,11 @@ impl AgSpace {
             self.save(store)?;
         }
         Ok(())
+    }
+
+    /// Reads what [`Self::free`] has to read.
+    pub fn read_ahead_of_free<S: BlockRead>(&self, store: &mut S, start: AgBlock, length: u32) -> Result<()> {
+        self.blocks.read_ahead_of_free(store, start, length)
     }
 
     /// Makes blocks free. The checkpoint that freed them must be durable: from here on they can be allocated and
@@ -342,6 +373,28 @@ impl AgSpace {
     /// Takes `count` consecutive free slots of an inode block for a body; the first of them.
     pub fn allocate_body<S: BlockStore>(&mut self, store: &mut S, block: AgBlock, count: u32) -> Result<Option<u32>> {
         self.inodes.allocate_body(&mut self.blocks, store, block, count)
+    }
+
+    /// Reads the header, where it may not be in the cache, so that a change finds it.
+    pub fn read_header<S: BlockRead>(&self, store: &mut S, epoch: Option<u64>) -> Result<()> {
+        if epoch.is_some() && epoch == self.written_in {
+            return Ok(());
+        }
+        let pool = &self.blocks.pool;
+        let block = pool.geometry.fs_block(pool.ag, AgBlock(HEADER_BLOCK));
+        Ok(store.read(block, BlockKind::Group, |bytes| header::verify_owner(bytes, block, u64::from(pool.ag.0)))??)
+    }
+
+    /// Reads what [`Self::free_inode`] has to read besides the inode's block, where it may be that nobody has read it yet. With its body
+    /// the inode has so many `slots`.
+    pub fn read_ahead_of_inode<S: BlockRead>(
+        &self,
+        store: &mut S,
+        block: AgBlock,
+        slot: u32,
+        slots: u32,
+    ) -> Result<()> {
+        self.inodes.read_ahead(&self.blocks.pool, store, block, slot, slots)
     }
 
     /// Gives back an inode's slot and the `body` (first slot, number of slots) it had.
@@ -387,6 +440,25 @@ impl AgSpace {
     pub fn holds_inode<S: BlockRead>(&mut self, store: &mut S, block: AgBlock, slot: u32) -> Result<bool> {
         self.inodes.holds(&self.blocks.pool, store, block, slot)
     }
+}
+
+/// Reads the checksums of blocks where their parts of the table, which are bits of `made`, have been made.
+fn read_checksums<S: BlockRead>(
+    geometry: &Geometry,
+    ag: AgNo,
+    made: u64,
+    store: &mut S,
+    start: AgBlock,
+    length: u32,
+) -> Result<()> {
+    let table = |block: u32| geometry.checksum_of(geometry.fs_block(ag, AgBlock(block))).0;
+    for block in (table(start.0).0..=table(start.0 + length - 1).0).map(FsBlock) {
+        let part = geometry.checksum_part_of(ag, geometry.ag_block_of(block).0 - FIXED_BLOCKS);
+        if made >> part & 1 == 1 {
+            store.read(block, BlockKind::Checksums, |bytes| header::verify_owner(bytes, block, u64::from(ag.0)))??;
+        }
+    }
+    Ok(())
 }
 
 fn region_offset(index: usize) -> usize {

@@ -169,7 +169,7 @@ impl Trees {
         Nodes { pool, reserve: &mut self.reserve }.free(store, block)
     }
 
-    /// As `AgSpace::allocate`.
+    /// As `Blocks::allocate_if`.
     pub fn allocate<S: BlockStore>(
         &mut self,
         pool: &mut Pool,
@@ -177,6 +177,7 @@ impl Trees {
         goal: u32,
         min: u32,
         max: u32,
+        is_good: impl FnOnce(&mut S, Free) -> bool,
     ) -> Result<Option<Free>> {
         self.refill(pool, store)?;
         let found = match self.at_goal(pool, store, goal, min, max)? {
@@ -186,11 +187,36 @@ impl Trees {
                 None => self.by_size(pool, store, min, max)?,
             },
         };
-        let Some((extent, start, length)) = found else { return Ok(None) };
+        let Some((extent, start, length)) = found.filter(|&(_, start, length)| is_good(store, (start, length))) else {
+            return Ok(None);
+        };
         if !planted(Bug::DoubleAllocation) {
             self.carve(pool, store, extent, start, length)?;
         }
         Ok(Some((start, length)))
+    }
+
+    /// Reads what [`Self::free`] has to read: of both trees the nodes that change, and those that may be joined with them.
+    pub fn read_ahead_of_free<S: BlockRead>(&self, pool: &Pool, store: &mut S, start: u32, length: u32) -> Result<()> {
+        if (self.by_start.level, self.by_length.level) == (0, 0) {
+            // As in most groups: a block each.
+            return self.by_start.leaf_count(store).and_then(|_| self.by_length.leaf_count(store)).map(drop);
+        }
+        let (mut first, mut end) = (start, start + length);
+        let joined = [self.floor(pool, store, start)?, self.ceiling(pool, store, start)?];
+        for other in joined.into_iter().flatten() {
+            if other.0 + other.1 == start || other.0 == start + length {
+                (first, end) = (first.min(other.0), end.max(other.0 + other.1));
+                self.by_start.read_ahead_of_remove(store, key(other.0, other.1))?;
+                self.by_length.read_ahead_of_remove(store, key(other.1, other.0))?;
+            }
+        }
+        self.by_start.get(store, key(first, end - first))?;
+        self.by_length.get(store, key(end - first, first))?;
+        if self.reserve.count < self.reserve_need() {
+            self.by_length.first(store)?;
+        }
+        Ok(())
     }
 
     /// Makes blocks free that lie where blocks can be free. An error if one is.

@@ -17,7 +17,7 @@ use super::Volume;
 use crate::cache::Sweep;
 use crate::counters::Count;
 use crate::edit::BlockRead;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::locks::{Mutex, MutexGuard, Rank};
 use crate::order::{Look, Txn};
@@ -220,11 +220,49 @@ impl Volume {
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
     /// need not have more than fit beside the largest reserve.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        if self.geometry.fragments() > 1 {
+            if starve::is_due() {
+                return Err(Errno::NOSPC.into());
+            }
+            return self.allocate_fragment(txn, goal, min);
+        }
+        self.allocate_from(goal, min, |ag, near| {
+            self.with_group(txn, ag, |space, txn| {
+                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
+            })
+        })
+    }
+
+    /// As [`Self::allocate_extent`], for data: where it has checksums, in no group whose table of them cannot be read.
+    pub fn allocate_data(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
+        if !self.geometry.has_checksums {
+            return self.allocate_extent(txn, goal, min, max);
+        }
+        let mut unreadable = None;
+        let found = self.allocate_from(goal, min, |ag, near| {
+            self.with_group(txn, ag, |space, txn| {
+                if space.available() < min {
+                    Ok(None)
+                } else {
+                    space.allocate_data(txn, near, min, max, &mut unreadable)
+                }
+            })
+        });
+        match (found, unreadable) {
+            (Err(Error::Refused(Errno::NOSPC)), Some(error)) => Err(error),
+            (found, _) => found,
+        }
+    }
+
+    #[inline(always)]
+    fn allocate_from(
+        &self,
+        goal: FsBlock,
+        min: u32,
+        mut allocate: impl FnMut(AgNo, AgBlock) -> Result<Option<(AgBlock, u32)>>,
+    ) -> Result<(FsBlock, u32)> {
         if starve::is_due() {
             return Err(Errno::NOSPC.into());
-        }
-        if self.geometry.fragments() > 1 {
-            return self.allocate_fragment(txn, goal, min);
         }
         for ag in self.groups_from(goal) {
             // One that is made knows what it has. To make one only to find that out could end with the making of all, in one
@@ -234,10 +272,7 @@ impl Volume {
                 continue;
             }
             let near = self.near(ag, goal);
-            let found = self.with_group(txn, ag, |space, txn| {
-                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
-            })?;
-            if let Some((start, length)) = found {
+            if let Some((start, length)) = allocate(ag, near)? {
                 self.counters.add(Count::blocks_allocated, u64::from(length));
                 return Ok((self.geometry.fs_block(ag, start), length));
             }
@@ -265,6 +300,16 @@ impl Volume {
             }
         }
         Err(Errno::NOSPC.into())
+    }
+
+    /// Reads what [`Self::free_inode`] has to read besides the inode itself, where it may be that nobody has read it yet.
+    pub fn read_ahead_of_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        let mut group = self.group(txn, ag)?;
+        let space = group.as_mut().expect("just loaded");
+        space.read_header(txn, Some(self.epoch.current()))?;
+        space.read_ahead_of_inode(txn, at, slot, 1 + u32::from(raw.body_slots))
     }
 
     /// Gives an inode's slot and body back. Its blocks have been freed already.
@@ -316,7 +361,21 @@ impl Volume {
         self.with_group(txn, ag, |space, txn| space.free_body(txn, at, first, count))
     }
 
-    /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then.
+    /// Whether what a group's free blocks are recorded in can be read, as far as has to be read to make these free.
+    fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
+        let read = self.group(txn, ag).and_then(|group| {
+            let space = group.as_ref().expect("just loaded");
+            space.read_header(txn, Some(self.epoch.current()))?;
+            space.read_ahead_of_free(txn, start, length)
+        });
+        match read {
+            Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
+            read => read.map(|()| true),
+        }
+    }
+
+    /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then. Those of which
+    /// the group cannot be read are set aside: they belong to nobody until a repair finds them.
     /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
     /// all of them change might fit neither a checkpoint nor the cache.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
@@ -351,7 +410,12 @@ impl Volume {
                 if !self.geometry.is_data_range(start, u64::from(length)) {
                     return Err(Corrupt::DoubleFree { ag, start: at.0, length }.into());
                 }
-                self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                let is_readable = self.can_free(&mut txn, ag, at, length)?;
+                if is_readable {
+                    self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                } else {
+                    self.counters.add(Count::blocks_stranded, u64::from(length));
+                }
                 self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
                 Ok(())
             });

@@ -68,6 +68,11 @@ pub(crate) fn find_leaf(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> R
     Ok(find_leaf_and_root(look, dir, root, tag)?.0)
 }
 
+/// Reads a leaf.
+pub(crate) fn check_leaf(look: &Look<'_>, dir: Ino, leaf: FsBlock) -> Result<()> {
+    look.read(leaf, BlockKind::DirIndex, |bytes| header_of(bytes, dir, leaf).map(drop))?
+}
+
 /// The leaf responsible for `tag`, and what its root says beside the way to it.
 #[inline]
 pub(crate) fn find_leaf_and_root(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32) -> Result<(FsBlock, Root)> {

@@ -231,6 +231,6 @@ fn build_index(txn: &mut Txn<'_>, source: &mut BlockSource, dir: Ino, raw: &mut 
     let root = index::create(txn, source, dir, &records)?;
     set_index_root(raw, root);
     // Without an index its entries may fill 4 KiB only; larger blocks have room left.
-    list_room(txn, dir, raw, root, FileBlock(0))?;
+    list_room(txn, root, FileBlock(0), at)?;
     Ok(root)
 }

@@ -35,7 +35,7 @@ mod tests;
 pub(crate) use list::list;
 pub(crate) use shrink::{clear, give_up_emptied, give_up_part, has_idle_blocks, is_large};
 
-use super::hints::Filled;
+use super::hints::{Filled, Passed};
 use super::place::Place;
 use super::{Found, Hit, Name, NewEntry, Probe, Search, Spot, is_in_blocks};
 use crate::counters::Count;
@@ -150,8 +150,13 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     if look.volume.dir_hashes.is_on()
-        && let Some(search) = hashed::search(look, dir, raw, name)
+        && let Some(mut search) = hashed::search(look, dir, raw, name)
     {
+        if let (Some(hit), Some(root)) = (&mut search.hit, index_root(raw)) {
+            // Whoever takes the entry away changes its record as well, and must not find that it cannot be read when the entry is gone.
+            hit.spot.leaf = index::find_leaf(look, dir, root, name.tag())?;
+            index::check_leaf(look, dir, hit.spot.leaf)?;
+        }
         return Ok(search);
     }
     search_index(look, dir, raw, name)
@@ -274,7 +279,7 @@ pub(crate) fn guess(look: &Look<'_>, dir: Ino, probe: Probe, name: Name<'_>) -> 
     Ok((count > 0).then_some(records[0].ino))
 }
 
-/// Refuses a name for which a directory of the largest size has no room.
+/// Refuses a name for which a directory of the largest size has no room, and one for which there is something to be read that cannot be.
 pub(crate) fn prepare(
     look: &Look<'_>,
     dir: Ino,
@@ -288,30 +293,38 @@ pub(crate) fn prepare(
     {
         // The hash in memory knew that the name is not there.
         let (leaf, root) = index::find_leaf_and_root(look, dir, root, name.tag())?;
+        index::check_leaf(look, dir, leaf)?;
         index = Some(SeenIndex { leaf, root });
     }
     let Some(SeenIndex { leaf, root }) = index else {
         return Ok(super::Place::Indexed(Room { index: None }));
     };
     let room = super::Place::Indexed(Room { index: Some((leaf, root.room_head)) });
-    if u64::from(root.entry_blocks) < entry_blocks_max(look) {
-        return Ok(room);
-    }
-    // No block can be added: one that an insertion tries must do.
+    // The blocks that an insertion tries, up to the one with room. If no block can be added, one of them must do.
+    let size = entry_size(name.bytes.len());
+    let last = &look.volume.last_blocks;
     let mut next = root.room_head;
     for _ in 0..ROOM_TRIES {
         let Some(block) = room_block(next) else { break };
-        let at = entry_block(look, dir, raw, block)?;
+        let known = last.get(dir, raw, block);
+        let (at, passed) = match known {
+            Some(known) => known,
+            None => (entry_block(look, dir, raw, block)?, Passed::default()),
+        };
         let fits = look.read(at, BlockKind::DirEntries, |bytes| {
             next = EntryBlockHeader::read(bytes).next_room.get();
             let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
-            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, 0, Place { dir, block })
+            let from = passed.all_shorter(size, Filled { used: run.used, live });
+            entries::fit(bytes, &run, size, live, from, Place { dir, block })
         })??;
         if fits.is_some() {
+            if known.is_none() {
+                last.put(dir, raw, block, at);
+            }
             return Ok(room);
         }
     }
-    Err(Errno::NOSPC.into())
+    if u64::from(root.entry_blocks) < entry_blocks_max(look) { Ok(room) } else { Err(Errno::NOSPC.into()) }
 }
 
 /// Adds an entry whose name is not there; returns its position.
@@ -391,7 +404,7 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
             return Err(Corrupt::DirIndex { ino: dir, block: root, field: "record", value: u64::from(position) }.into());
         }
         if lists {
-            list_room(txn, dir, raw, root, block)?;
+            list_room(txn, root, block, at)?;
         }
     }
     if has_idle_blocks(raw) {

@@ -54,9 +54,8 @@ pub(super) fn room_block(link: u32) -> Option<FileBlock> {
     if link == LIST_END { None } else { link.checked_sub(1).map(|block| FileBlock(block.into())) }
 }
 
-/// Puts a block at the head of the list of blocks with room, unless it is on it.
-pub(super) fn list_room(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, root: FsBlock, block: FileBlock) -> Result<()> {
-    let at = entry_block(&txn.look, dir, raw, block)?;
+/// Puts a block, which lies at `at`, at the head of the list of blocks with room, unless it is on it.
+pub(super) fn list_room(txn: &mut Txn<'_>, root: FsBlock, block: FileBlock, at: FsBlock) -> Result<()> {
     let head = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).room_head.get())?;
     let listed = txn.change(at, BlockKind::DirEntries, |edit| {
         if EntryBlockHeader::read(edit.bytes()).next_room.get() != 0 {

@@ -105,8 +105,7 @@ fn shrink(
             // With those mapped behind, which have never been used.
             let mut extents = Vec::new();
             let behind = FileBlock(u64::from(left))..FILE_END;
-            let more = map::remove(txn, source, raw, dir, behind, 1 << 20, &mut extents)?;
-            debug_assert!(more.is_none(), "blocks are mapped in runs");
+            map::remove_all(txn, source, raw, dir, behind, &mut extents)?;
             for (start, length) in extents {
                 txn.block_free(start, length);
             }
@@ -179,12 +178,12 @@ fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<
                 header::verify_owner(bytes, at, dir.0)?;
                 let header = EntryBlockHeader::read(bytes);
                 let free = (block_size - ENTRIES_OFFSET).saturating_sub(header.live.get() as usize);
-                Ok(header.next_room.get() == 0 && free >= block_size / 4)
+                Ok((header.next_room.get() == 0 && free >= block_size / 4).then_some(at))
             })?
         });
         match found {
-            Ok(true) => list_room(txn, dir, raw, root, block)?,
-            Ok(false) => {}
+            Ok(Some(at)) => list_room(txn, root, block, at)?,
+            Ok(None) => {}
             Err(_) if number > from => return Ok(Some(number)),
             Err(error) => return Err(error),
         }

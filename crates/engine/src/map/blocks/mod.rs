@@ -244,10 +244,19 @@ pub(super) fn fits_one_txn<S: BlockRead>(store: &mut S, inode: &RawInode, ino: I
     if !check_fork(inode, ino)? {
         return Ok(true);
     }
-    let array = Array::of_inode(&store.geometry(), ino)?;
-    let is_deep =
-        array.read(store, ino, |pointer| (DIRECT + 1..POINTERS).any(|index| pointer(index).word.get() != 0))?;
-    Ok(!is_deep && inode.block_total() <= ONE_TXN_MAX)
+    let geometry = store.geometry();
+    let array = Array::of_inode(&geometry, ino)?;
+    let (is_deep, node) = array.read(store, ino, |pointer| {
+        ((DIRECT + 1..POINTERS).any(|index| pointer(index).word.get() != 0), pointer(DIRECT))
+    })?;
+    if is_deep || inode.block_total() > ONE_TXN_MAX {
+        return Ok(false);
+    }
+    if let Some(node) = Pointer::decode_inner(node, &geometry, ino, FileBlock(DIRECT as u64))? {
+        // It has to be read by whoever frees all.
+        Array::Node(node).read(store, ino, |_| ())?;
+    }
+    Ok(true)
 }
 
 /// The parts of `range` whose pointers lie side by side in one array.
@@ -366,7 +375,7 @@ fn missing_nodes<S: BlockRead>(store: &mut S, is_new: bool, ino: Ino, range: Ran
     Ok(count)
 }
 
-/// Unmaps the blocks of `range`, from the front, at most `max_runs` runs.
+/// As `map::remove`.
 pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
@@ -378,23 +387,28 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
 ) -> Result<Option<FileBlock>> {
     let bits = bits_of(&store.geometry(), inode);
     let mut at = range.start;
-    let mut runs = 0;
+    let (mut runs, mut has_changed) = (0, false);
     while at < range.end {
-        let extent = match lookup(store, inode, ino, at)? {
-            Mapping::Hole { until } => {
+        let extent = match lookup(store, inode, ino, at) {
+            Ok(Mapping::Hole { until }) => {
                 // Power loss may have left blocks of pointers in it that lead nowhere. They would stay for ever, and the inode keep a
                 // map that maps nothing.
                 if check_fork(inode, ino)? {
                     let nodes = free_empty(store, source, ino, FileBlock(at.0 >> bits))?;
                     inode.add_blocks(-nodes);
+                    has_changed |= nodes > 0;
                 }
                 at = until;
                 continue;
             }
-            Mapping::Mapped(_) if runs == max_runs => break,
-            Mapping::Mapped(extent) => extent,
+            Ok(Mapping::Mapped(_)) if runs == max_runs => break,
+            Ok(Mapping::Mapped(extent)) => extent,
+            // It is the first thing that the next call finds.
+            Err(_) if has_changed => break,
+            Err(error) => return Err(error),
         };
         runs += 1;
+        has_changed = true;
         let whole = range.end.0.min(extent.end().0) >> bits;
         if bits > 0 && (within(at.0, bits) > 0 || whole <= at.0 >> bits) {
             at = cut(store, source, inode, ino, at..range.end, freed)?;

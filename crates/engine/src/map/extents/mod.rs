@@ -140,8 +140,7 @@ pub(super) fn insert<S: BlockStore, N: NodeSource<S>>(
     edit(store, source, inode, ino, |map| map.add(extent))
 }
 
-/// Unmaps the blocks of `range`, from the front, at most `max_extents` extents. What was mapped there is appended to
-/// `freed`. Returns the file block to go on from, or `None` when all of the range is done.
+/// As `map::remove`.
 pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
@@ -373,16 +372,25 @@ impl<S: BlockStore, N: NodeSource<S>> Editor<'_, S, N> {
         freed: &mut Vec<(FsBlock, u32)>,
     ) -> Result<Option<FileBlock>> {
         let mut at = range.start;
-        for _ in 0..max_extents {
-            let Some(extent) = self.first_from(at)?.filter(|extent| extent.file_block < range.end) else {
-                return Ok(None);
+        for done in 0..max_extents {
+            let extent = match self.first_from(at) {
+                Ok(extent) => extent.filter(|extent| extent.file_block < range.end),
+                // It is the first thing that the next call finds.
+                Err(_) if done > 0 => return Ok(Some(at)),
+                Err(error) => return Err(error),
             };
+            let Some(extent) = extent else { return Ok(None) };
             let from = extent.file_block.max(at);
             let to = extent.end().min(range.end);
             let head = part(&extent, extent.file_block, from);
             let tail = part(&extent, to, extent.end());
             match (head, tail) {
-                (None, None) => self.remove(extent.file_block)?,
+                (None, None) => match self.remove(extent.file_block) {
+                    Ok(()) => {}
+                    // So is this: a removal reads all that it has to before its first change.
+                    Err(_) if done > 0 => return Ok(Some(at)),
+                    Err(error) => return Err(error),
+                },
                 (Some(head), None) => self.replace(head)?,
                 (None, Some(tail)) => self.rekey(extent.file_block, tail)?,
                 (Some(head), Some(tail)) => {
