@@ -367,10 +367,15 @@ pub(crate) mod testing {
 
     /// As [`open`], with a cache of so many bytes, or the smallest that there is.
     pub fn open_with(device: Arc<dyn BlockDevice>, cache_size: u64) -> Volume {
+        open_as(device, MountOptions { cache_size, ..MountOptions::default() })
+    }
+
+    /// As [`open`], with these options.
+    pub fn open_as(device: Arc<dyn BlockDevice>, options: MountOptions) -> Volume {
         let mut block = AlignedBuf::zeroed(4096);
         device.read(0, &mut block).unwrap();
         let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
-        let options = MountOptions { background: false, cache_size, ..MountOptions::default() };
+        let options = MountOptions { background: false, ..options };
         let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
         let volume = Volume::assemble(device, log, superblock, options).unwrap();
         volume.load_totals(&superblock);
