@@ -164,7 +164,8 @@ impl OpenFile {
         match self.cut.get() {
             Cut::Whole => false,
             Cut::Bare => true,
-            Cut::Filled(filled) => filled == epoch,
+            // Another thread may have brought content in a later one, since the caller asked which is open.
+            Cut::Filled(filled) => filled >= epoch,
         }
     }
 }
@@ -283,10 +284,11 @@ impl OpenFiles {
     /// Drops the entry of a file that is neither open nor dirty, `epoch` being open. Whoever opens it next must know what
     /// a cut has left: with that, it stays until a checkpoint has been made ([`Self::forget_cut`]).
     pub fn forget_if_idle(&self, file: &Arc<OpenFile>, epoch: u64) {
-        self.forget_or_linger(file, file.writes_through(epoch));
+        self.forget_or_linger(file, || file.writes_through(epoch));
     }
 
-    fn forget_or_linger(&self, file: &Arc<OpenFile>, lingers: bool) {
+    /// `lingers` is asked once nobody has the file open or changes it any more, and nobody can open it: what it finds stays so.
+    fn forget_or_linger(&self, file: &Arc<OpenFile>, lingers: impl FnOnce() -> bool) {
         {
             let shard = self.shard(file.ino);
             let mut files = shard.files.lock();
@@ -294,7 +296,7 @@ impl OpenFiles {
             if !same || file.opens.load(Ordering::Acquire) > 0 || file.ahead.load(Ordering::Acquire) {
                 return;
             }
-            if !lingers {
+            if !lingers() {
                 files.remove(&file.ino.0);
                 shard.count.fetch_sub(1, Ordering::AcqRel);
                 return;
@@ -313,22 +315,24 @@ impl OpenFiles {
             let mut cut = self.cut.lock();
             let mut surplus = cut.len().saturating_sub(BARE_MAX);
             cut.retain(|file| {
-                let stays = match file.cut.get() {
+                let found = file.cut.get();
+                let stays = match found {
                     Cut::Whole => false,
                     Cut::Bare => surplus == 0,
-                    Cut::Filled(filled) => filled == epoch,
+                    Cut::Filled(filled) => filled >= epoch,
                 };
                 if !stays {
                     surplus = surplus.saturating_sub(1);
-                    done.push(file.clone());
+                    done.push((file.clone(), found));
                 }
                 stays
             });
         }
-        for file in done {
+        for (file, found) in done {
             // First: whoever closes it from now on lists it again.
             file.lingers.store(false, Ordering::Release);
-            self.forget_or_linger(&file, file.cut.get() == Cut::Filled(epoch));
+            // Since it was found so, somebody may have opened it, cut it again or filled it, and closed it.
+            self.forget_or_linger(&file, || file.cut.get() != found && file.writes_through(epoch));
         }
     }
 
