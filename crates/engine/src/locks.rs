@@ -59,6 +59,7 @@ pub(crate) struct Held {
     _thread: PhantomData<*const ()>,
 }
 
+// Gone where a thread-local of somebody else, dropped after it, uses the engine: nothing is checked then.
 #[cfg(debug_assertions)]
 thread_local! {
     static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
@@ -70,8 +71,8 @@ impl Held {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn wait(rank: Rank, key: usize) -> Self {
         #[cfg(debug_assertions)]
-        HELD.with_borrow(|held| {
-            for &(other, other_key) in held {
+        let _ = HELD.try_with(|held| {
+            for &(other, other_key) in held.borrow().iter() {
                 let later = rank > other || rank == other && rank == Rank::Inode && key > other_key;
                 assert!(later, "lock order: {rank:?} {key} waited for while {other:?} {other_key} is held");
             }
@@ -83,13 +84,13 @@ impl Held {
     #[inline]
     pub fn tried(rank: Rank, key: usize) -> Self {
         #[cfg(debug_assertions)]
-        HELD.with_borrow_mut(|held| {
-            held.push((rank, key));
+        {
+            let _ = HELD.try_with(|held| held.borrow_mut().push((rank, key)));
             // Who wants a frame's latch waits for it as the host has it, so whoever has one goes on.
             if rank == Rank::Latch {
                 schedule::keep_turn();
             }
-        });
+        }
         #[cfg(not(debug_assertions))]
         let _ = (rank, key);
         Self {
@@ -103,7 +104,8 @@ impl Held {
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| {
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
             let at = held.iter().rposition(|lock| *lock == self.lock).expect("what is let go was held");
             held.swap_remove(at);
         });

@@ -169,6 +169,7 @@ mod imp {
         }
     }
 
+    // Gone where another thread-local uses the engine while the thread ends: it takes no turns then.
     thread_local! {
         static SEAT: RefCell<Option<(Arc<Table>, usize)>> = const { RefCell::new(None) };
         /// What this thread has because of which it keeps its turn.
@@ -184,7 +185,7 @@ mod imp {
 
     /// Whether this thread takes turns with others.
     pub fn is_on() -> bool {
-        SEAT.with_borrow(Option::is_some)
+        SEAT.try_with(|seat| seat.borrow().is_some()).unwrap_or(false)
     }
 
     /// This thread keeps its turn until it has called [`let_turn_go`] as often as this.
@@ -198,8 +199,8 @@ mod imp {
 
     /// Here another thread may go on: with a chance of one in `one_in` times [`Turns::one_in`].
     pub fn may_switch(one_in: u32) {
-        SEAT.with_borrow(|seat| {
-            if let Some((table, number)) = seat
+        let _ = SEAT.try_with(|seat| {
+            if let Some((table, number)) = &*seat.borrow()
                 && !std::thread::panicking()
                 && KEPT.get() == 0
             {
@@ -210,8 +211,8 @@ mod imp {
 
     /// Gives the turn away because of something that another thread has.
     pub fn wait_for_others() {
-        SEAT.with_borrow(|seat| {
-            if let Some((table, number)) = seat {
+        let _ = SEAT.try_with(|seat| {
+            if let Some((table, number)) = &*seat.borrow() {
                 table.wait_for_others(*number);
             }
         });
@@ -221,10 +222,10 @@ mod imp {
         struct Back(Option<(Arc<Table>, usize)>);
         impl Drop for Back {
             fn drop(&mut self) {
-                SEAT.set(self.0.take());
+                let _ = SEAT.try_with(|seat| seat.replace(self.0.take()));
             }
         }
-        let _back = Back(SEAT.with_borrow_mut(Option::take));
+        let _back = Back(SEAT.try_with(RefCell::take).ok().flatten());
         work()
     }
 

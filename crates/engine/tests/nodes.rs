@@ -333,6 +333,42 @@ fn attributes_of_a_listing_are_those_of_its_names() {
     assert_eq!(told(), now);
 }
 
+/// A name that is gone is not told of by the identity of a file that it was one of the names of: the file is there, under the others. Nor is another
+/// file that has the name now.
+#[test]
+fn attributes_of_a_listing_are_of_no_name_that_is_gone() {
+    let (_, fs, _) = volume();
+    let session = fs.session(Cred::root());
+    let directory = session.mkdir("directory", 0o755).unwrap();
+    session.create("other", 0o644).unwrap();
+    for name in ["removed", "replaced", "made anew"] {
+        session.mknod_at(directory, name.as_bytes(), 0o644, 0).unwrap();
+        session.link(&format!("directory/{name}"), &format!("one more of {name}")).unwrap();
+    }
+    session.create("directory/moved", 0o644).unwrap();
+    session.create("directory/replaced without another name", 0o644).unwrap();
+    let entries = session.read_dir_at(directory, 0, 10).unwrap();
+    let told = || -> Vec<_> {
+        session.stat_entries(directory, &entries, |_| true).into_iter().map(|stat| stat.map(|stat| stat.ino)).collect()
+    };
+    assert_eq!(told(), entries.iter().map(|entry| Some(entry.ino)).collect::<Vec<_>>());
+    for name in ["removed", "made anew"] {
+        session.unlink(&format!("directory/{name}")).unwrap();
+    }
+    session.create("directory/made anew", 0o644).unwrap();
+    session.rename("other", "directory/replaced", RenameMode::Replace).unwrap();
+    session.rename("directory/moved", "directory/replaced without another name", RenameMode::Replace).unwrap();
+    assert_eq!(told(), [None; 5]);
+    // By its name each is what it is now.
+    let ino = |path: &str| session.stat(path).unwrap().ino;
+    assert_eq!(session.stat("directory/removed").map(drop).unwrap_err().errno(), Errno::NOENT);
+    assert_ne!(ino("directory/made anew"), ino("one more of made anew"));
+    // A name that its file has got back.
+    session.link("one more of removed", "directory/removed").unwrap();
+    let removed = entries.iter().position(|entry| entry.name == b"removed").unwrap();
+    assert_eq!(told()[removed], Some(entries[removed].ino));
+}
+
 /// An inode knows the place of its first name. Lost and given again, the name lay in another one, and check found fault
 /// with that.
 #[test]

@@ -2,9 +2,14 @@
 
 use myriad_device::MemoryDevice;
 use myriad_engine::{
-    AllocateMode, CreateWith, Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, SetAttr,
+    AllocateMode, CreateWith, Cred, Errno, Error, File, Fs, MkfsOptions, MountOptions, OpenOptions, Order, Session,
+    SetAttr,
 };
+use myriad_format::choices::PROFILES;
+use myriad_trials::setup::Setup;
+use myriad_trials::table::Row;
 use myriad_trials::verdict::check_silent;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -338,4 +343,53 @@ fn long_appends_come_one_after_the_other() {
     }
     fs.close().unwrap();
     check_silent(&device.into()).unwrap();
+}
+
+/// What a thread uses when it ends: a session, and a file that is still to be written.
+struct AtTheEnd {
+    session: Session,
+    file: File,
+}
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        self.file.write_at(b"the end", 0).unwrap();
+        self.session.mkdir("dir/made", 0o755).unwrap();
+        self.session.unlink("dir/old").unwrap();
+        assert!(self.session.stat("dir/made").unwrap().is_dir());
+        self.file.sync().unwrap();
+    }
+}
+
+/// A thread's last file was dropped by a thread-local variable that went after the engine's own had gone, and the process aborted.
+#[test]
+fn a_thread_that_ends_may_still_use_the_volume() {
+    thread_local! {
+        static KEPT: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    }
+    let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table");
+    for order in [Order::Log, Order::Soft, Order::Sync, Order::None] {
+        let setup = Setup::of(Row { choices: ffs.choices, order, fragments: 1 }, 4096, 16 << 20);
+        let device = Arc::new(setup.format());
+        let fs = setup.open(device.clone()).unwrap();
+        let ended = std::thread::spawn({
+            let fs = fs.clone();
+            move || {
+                // What was first used last goes first.
+                assert!(KEPT.take().is_none());
+                let session = fs.session(Cred::root());
+                session.mkdir("dir", 0o755).unwrap();
+                session.open("dir/old", WRITE).unwrap();
+                let file = session.open("file", WRITE).unwrap();
+                KEPT.set(Some(AtTheEnd { session, file }));
+            }
+        });
+        ended.join().unwrap();
+        fs.close().unwrap();
+        let fs = setup.open(device.clone()).unwrap();
+        assert_eq!(content(&fs, "file"), b"the end");
+        assert_eq!(fs.session(Cred::root()).read_dir("dir").unwrap().count(), 1);
+        fs.close().unwrap();
+        check_silent(&device.into()).unwrap();
+    }
 }

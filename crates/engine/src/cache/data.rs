@@ -1,9 +1,8 @@
 //! Frames of file data: read into the cache, private to a file while dirty, published when they have a block.
 
-use super::{Cache, Frame, State, flag};
+use super::{Cache, Frame, State, flag, unwritten};
 use crate::error::Result;
 use crate::locks::MutexGuard;
-use crate::planted::{Bug, planted};
 use myriad_format::FsBlock;
 use std::sync::atomic::Ordering;
 
@@ -64,11 +63,11 @@ impl Cache {
         if let Some(held) = held {
             let header = self.arena.header(held);
             let mut bytes = self.arena.write(held);
-            if header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == flag::DATA_DIRTY | flag::DATA {
+            if unwritten::is_unwritten(header.flags.load(Ordering::Relaxed)) {
                 // An earlier epoch has promised to write this block before its commit, and still does: with the new
                 // bytes, which are as good to it as the old ones.
                 bytes.copy_from_slice(&self.arena.read_private(index));
-                header.flags.fetch_or(flag::CHANGED_AGAIN, Ordering::Relaxed);
+                unwritten::change_again(&header.flags);
                 drop(bytes);
                 self.drop_private(index);
                 return held;
@@ -94,9 +93,7 @@ impl Cache {
     pub fn is_unwritten_since(&self, block: FsBlock, epoch: u64) -> bool {
         self.find(block).is_some_and(|index| {
             let header = self.arena.header(index);
-            let mine = flag::DATA_DIRTY | flag::DATA;
-            header.flags.load(Ordering::Relaxed) & (flag::DATA_DIRTY | flag::KIND) == mine
-                && header.unhomed.is_published_in(epoch)
+            unwritten::is_unwritten(header.flags.load(Ordering::Relaxed)) && header.unhomed.is_published_in(epoch)
         })
     }
 
@@ -105,12 +102,10 @@ impl Cache {
         let _latch = self.arena.write(index);
         let header = self.arena.header(index);
         if header.block.load(Ordering::Relaxed) == block
-            && (header.flags.load(Ordering::Relaxed) & flag::CHANGED_AGAIN == 0 || planted(Bug::ChangedAgainForgotten))
+            && let Some(flags) = unwritten::end_write(&header.flags)
+            && flags & flag::PASSING != 0
         {
-            let flags = header.flags.fetch_and(!flag::DATA_DIRTY, Ordering::Relaxed);
-            if flags & flag::PASSING != 0 {
-                self.passing.lock().push(index);
-            }
+            self.passing.lock().push(index);
         }
     }
 

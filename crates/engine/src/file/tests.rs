@@ -5,6 +5,7 @@ use crate::cache::{Sweep, flag};
 use crate::error::{Errno, Error};
 use crate::ops::Ops;
 use crate::order::Cost;
+use crate::schedule;
 use crate::session::Fs;
 use crate::types::{AllocateMode, Cred, LinkRules, MkfsOptions, MountOptions, OpenOptions, Order};
 use crate::volume::{Volume, testing};
@@ -649,4 +650,32 @@ fn a_run_whose_move_failed_stays_where_it_is() {
     flush(&volume, &file).unwrap();
     fragments::check_reach(&volume, &file, FileBlock(1)).unwrap();
     fragments::check_reach(&volume, &file, FileBlock(5)).unwrap_err();
+}
+
+/// After a checkpoint, a file that had been cut and filled was about to be forgotten, when somebody opened it, cut it again and closed it: it was forgotten
+/// all the same. Whoever opened it next did not know that it had been cut, and a crash could show it empty.
+#[test]
+#[cfg(debug_assertions)]
+fn a_file_that_is_cut_again_meanwhile_is_not_forgotten() {
+    let close = |files: &OpenFiles, file: &Arc<OpenFile>, epoch| {
+        file.opens.fetch_sub(1, Ordering::AcqRel);
+        files.forget_if_idle(file, epoch);
+    };
+    for seed in 0..500 {
+        let files = OpenFiles::new();
+        let file = files.open(Ino(10), 1);
+        file.note_cut(true);
+        file.note_content(1, false);
+        close(&files, &file, 1);
+        let cut_again = || {
+            let file = files.open(Ino(10), 1);
+            file.note_cut(true);
+            close(&files, &file, 2);
+        };
+        let turns = schedule::Turns { seed, one_in: 1 };
+        schedule::run(turns, vec![Box::new(|| files.forget_cut(2)), Box::new(cut_again)]);
+        let file = files.find(Ino(10)).unwrap_or_else(|| panic!("seed {seed}: nobody knows of the cut"));
+        assert_eq!(file.cut.get(), Cut::Bare);
+        assert_eq!(files.cut.lock().iter().filter(|listed| Arc::ptr_eq(listed, &file)).count(), 1, "seed {seed}");
+    }
 }

@@ -63,8 +63,9 @@ impl Ops<'_> {
                 raw.name_hash = U64::new(name.hash);
                 raw.entry_position = U32::new(position);
                 volume.orphans.settle(ino, Reason::Nameless);
-            } else if raw.parent.get() == parent.0 && raw.name_hash.get() == name.hash {
-                // The name of its identity, which it had lost, is given to it again, elsewhere in the directory.
+            } else if raw.parent.get() == parent.0 && [name.hash, !name.hash].contains(&raw.name_hash.get()) {
+                // The name of its identity, which it had lost (`drop_link`), is given to it again, elsewhere in the directory.
+                raw.name_hash = U64::new(name.hash);
                 raw.entry_position = U32::new(position);
             }
             let now = volume.now();

@@ -264,8 +264,9 @@ impl<'a> Ops<'a> {
     }
 }
 
-/// An inode that is still called `name` in `dir`; of its names it knows one, its identity. Whatever else is there, be it no
-/// inode at all, is the ordinary lookup's to say.
+/// An inode that is still called `name` in `dir`; of its names it knows one, its identity, until that name is taken away (`drop_link`). Volumes
+/// that were written before that was so may have identities of names that had gone by then, so the caller has found the name as this
+/// inode's, since the volume was opened. Whatever else is there, be it no inode at all, is the ordinary lookup's to say.
 #[inline(always)]
 fn read_if_named(look: &Look<'_>, ino: Ino, dir: Ino, name: Name<'_>, raw: &mut RawInode) -> bool {
     inode::read_into(look, ino, raw).is_ok()

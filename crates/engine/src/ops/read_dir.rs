@@ -118,8 +118,8 @@ impl Ops<'_> {
     }
 
     /// The attributes of those `wanted` of the files that entries of a directory named a while ago. None for others, for a
-    /// name gone meanwhile, and for what only a lookup can say: damage. Nothing is locked where the inode itself says that
-    /// this is its name; a further name is looked up.
+    /// name gone meanwhile, or another inode's by now, and for what only a lookup can say: damage. Nothing is locked where the inode
+    /// itself says that this is its name; a further name is looked up.
     pub fn stat_entries(
         &self,
         node: Node,
@@ -133,7 +133,7 @@ impl Ops<'_> {
         });
         for (stat, entry) in stats.iter_mut().zip(entries) {
             if stat.is_none() && wanted(entry) && entry.file_type != FileType::Directory {
-                *stat = self.lookup_inside(&look, node, &entry.name).ok();
+                *stat = self.lookup_inside(&look, node, &entry.name).ok().filter(|stat| stat.ino == entry.ino);
             }
         }
         stats

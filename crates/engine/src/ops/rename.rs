@@ -383,7 +383,7 @@ impl Ops<'_> {
         match inodes.replaced {
             Some((hit, mut raw)) => {
                 self.forget_name(target.dir, target.name, hit.ino, &raw);
-                drop_link(txn, hit.ino, &mut raw, plan.ending, now)
+                drop_link(txn, (target.dir, target.name), hit.ino, &mut raw, plan.ending, now)
             }
             None => Ok(Gone::Done),
         }

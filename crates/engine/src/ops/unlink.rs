@@ -3,7 +3,7 @@
 use super::leftovers::settle_second_names;
 use super::{Ops, touch_dir};
 use crate::counters::Count;
-use crate::dir::{self, BlockSource};
+use crate::dir::{self, BlockSource, Name};
 use crate::error::{Errno, Error, Result};
 use crate::inode;
 use crate::map::{self, FILE_END};
@@ -17,7 +17,7 @@ use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};
-use zerocopy::little_endian::{I64, U32};
+use zerocopy::little_endian::{I64, U32, U64};
 
 /// Extents freed in one transaction; a file with more goes piece by piece.
 const EXTENTS_PER_TXN: usize = 256;
@@ -82,7 +82,8 @@ impl Ops<'_> {
                 inode::write(txn, parent, &dir)?;
                 self.forget_name(parent, name, ino, &raw);
                 let victim = inode::node(ino, &raw);
-                Ok(Some((victim, drop_link(txn, ino, &mut raw, ending, now)?, emptied(volume, parent, &dir))))
+                let gone = drop_link(txn, (parent, name), ino, &mut raw, ending, now)?;
+                Ok(Some((victim, gone, emptied(volume, parent, &dir))))
             })
         };
         let (victim, gone, emptied) = volume.once_settled(|is_settled| volume.removing(|| remove(is_settled)))?;
@@ -171,13 +172,25 @@ fn read_ahead(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
     txn.volume().read_ahead_of_inode(txn, ino, raw)
 }
 
-/// Takes one link from an inode (a directory: its only one), and frees it if that was the last and nobody has it open.
-/// The inode is locked exclusively.
-pub(crate) fn drop_link(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, ending: Ending, now: Time) -> Result<Gone> {
+/// Takes one link from an inode (a directory: its only one), whose name `lost` is gone, and frees it if that was the last and nobody has
+/// it open. The inode is locked exclusively.
+pub(crate) fn drop_link(
+    txn: &mut Txn<'_>,
+    lost: (Ino, Name<'_>),
+    ino: Ino,
+    raw: &mut RawInode,
+    ending: Ending,
+    now: Time,
+) -> Result<Gone> {
     let volume = txn.volume();
     raw.nlink = U32::new(if raw.is_dir() { 0 } else { raw.nlink.get() - 1 });
     raw.ctime = I64::new(now);
     if ending == Ending::Lives {
+        let (dir, name) = lost;
+        if raw.parent.get() == dir.0 && raw.name_hash.get() == name.hash {
+            // Whoever remembers the name, and has not locked its directory, believes the identity.
+            raw.name_hash = U64::new(!name.hash);
+        }
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Done);
     }

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, IntoBytes};
 
+// A file that another thread-local holds may be closed after these are gone: then there is nothing spare.
 thread_local! {
     static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
     static SPARE_BEFORE: Cell<Before> = Cell::default();
@@ -320,7 +321,7 @@ impl<'a> Txn<'a> {
     #[inline(never)]
     fn list(&mut self, index: u32) {
         if self.dirty.capacity() == 0 {
-            self.dirty = SPARE.take();
+            self.dirty = SPARE.try_with(Cell::take).unwrap_or_default();
         }
         self.dirty.push(index);
     }
@@ -400,7 +401,7 @@ impl<'a> Txn<'a> {
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> R {
         let mut bytes = frame.write();
-        let mut before = SPARE_BEFORE.take();
+        let mut before = SPARE_BEFORE.try_with(Cell::take).unwrap_or_default();
         before.begin(bytes.len());
         #[cfg(debug_assertions)]
         let was = facts::has_facts(kind).then(|| bytes.to_vec());
@@ -412,7 +413,7 @@ impl<'a> Txn<'a> {
         #[cfg(debug_assertions)]
         was.iter().for_each(|was| facts::check_explained(kind, block, was, &bytes));
         self.keep_lasting(soft, block, kind, frame.index, (&before, &bytes));
-        SPARE_BEFORE.set(before);
+        let _ = SPARE_BEFORE.try_with(|spare| spare.set(before));
         // Noted under the latch: whoever writes the block home afterwards sees the mask.
         self.note(frame.index, header, mask);
         result
@@ -551,7 +552,7 @@ impl Drop for Txn<'_> {
         }
         if !self.dirty.is_empty() {
             volume.epoch.dirty[thread_slot()].lock().append(&mut self.dirty);
-            SPARE.set(std::mem::take(&mut self.dirty));
+            let _ = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.dirty)));
         }
         volume.epoch.cost.add(&self.cost);
         if self.frames > 0 {

@@ -41,8 +41,8 @@ impl Session {
         Ok(entries)
     }
 
-    /// The attributes of those `wanted` of the files that entries of `directory` name (`None`: not wanted, gone
-    /// meanwhile, or damaged, as [`Session::lookup`] says).
+    /// The attributes of those `wanted` of the files that entries of `directory` name. `None` for one that is not wanted, whose name has
+    /// gone meanwhile or is another file's by now, or that is damaged, as [`Session::lookup`] says: an answer has the number of its entry.
     pub fn stat_entries(
         &self,
         directory: Node,

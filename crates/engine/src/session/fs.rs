@@ -16,7 +16,7 @@ use crate::types::*;
 use crate::volume::Volume;
 use myriad_device::{Access, BlockDevice, Claim, FileDevice, FileOptions, MemoryDevice, OpenError};
 use myriad_format::leftovers::Leftovers;
-use myriad_format::superblock::{Superblock, feature, leftovers, state};
+use myriad_format::superblock::{Superblock, feature, state};
 use myriad_format::{FsBlock, Ino};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -306,7 +306,7 @@ impl Fs {
         self.inner.check_process()?;
         let given = give_back(held, found)?;
         match given.left {
-            0 => self.volume().set_leftovers(0)?,
+            0 => self.volume().nothing_is_left()?,
             _ => self.sync()?,
         }
         Ok(given)
@@ -316,7 +316,7 @@ impl Fs {
     /// refused with [`Error::Unchecked`] until a check has looked at all of it.
     pub fn ask_for_check(&self) -> Result<()> {
         self.inner.check_process()?;
-        self.volume().set_leftovers(leftovers::MAY_BE | leftovers::NEEDS_CHECK)
+        self.volume().ask_for_check()
     }
 
     /// Makes all changes durable and closes the volume, for all clones and sessions. The device is then marked as not in use. Clones and

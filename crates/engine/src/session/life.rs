@@ -38,14 +38,10 @@ impl Mounted {
     }
 
     fn stop(&self, background: &mut Vec<JoinHandle<()>>) {
-        {
-            let mut wake = self.volume.wake.0.lock();
-            wake.stop = true;
-            self.volume.wake.1.notify_one();
-        }
+        self.volume.wake.stop();
         self.volume.cache.warm.stop();
         for thread in background.drain(..) {
-            // The log's returns after its checkpoint; a panic there has shut the volume down.
+            // Each ends what it has begun, such as a checkpoint. A panic of one has shut the volume down.
             let _ = thread.join();
         }
     }
@@ -73,7 +69,8 @@ pub(super) fn run_search(volume: &Volume) {
     volume.unbroken(|| drop(settle_second_names(volume)));
 }
 
-/// Makes checkpoints when operations ask for them, and at least every commit interval.
+/// Makes checkpoints when operations ask for them, and by itself every commit interval, unless that is 0. Where soft updates hold changes back, it
+/// writes what is due instead, visit by visit, and what is oldest when that is asked for.
 pub(super) fn run_background(volume: &Volume) {
     // If this thread panics, nobody makes checkpoints any more; so the volume shuts down.
     volume.unbroken(|| make_checkpoints(volume));
@@ -91,41 +88,25 @@ fn interval(volume: &Volume) -> Option<Duration> {
 fn make_checkpoints(volume: &Volume) {
     let mut last = Instant::now();
     loop {
-        let (flush, visits) = {
-            let mut wake = volume.wake.0.lock();
-            let mut timed_out = false;
-            while !wake.wanted && !wake.shed && !wake.stop && !timed_out {
-                // It may change while we wait: we are woken then.
-                timed_out = match interval(volume) {
-                    None => {
-                        volume.wake.1.wait(&mut wake);
-                        false
-                    }
-                    Some(interval) => volume.wake.1.wait_for(&mut wake, interval).timed_out(),
-                };
-            }
-            if wake.stop {
-                return;
-            }
-            let sheds = std::mem::take(&mut wake.shed);
-            // Also where it is woken more often than that.
-            let is_time = timed_out || interval(volume).is_some_and(|interval| last.elapsed() >= interval);
-            if is_time {
-                last = Instant::now();
-            }
-            let visits = is_time && volume.delays().is_some();
-            if !wake.wanted && (visits || sheds && !is_time) {
-                drop(wake);
-                write_some(volume, visits, sheds);
-                continue;
-            }
-            wake.wanted = false;
-            (std::mem::take(&mut wake.flush) || is_time && !visits, visits)
-        };
+        let (told, timed_out) = volume.wake.wait(|| interval(volume));
+        if told.stop {
+            return;
+        }
+        // Also where it is woken more often than that.
+        let is_time = timed_out || interval(volume).is_some_and(|interval| last.elapsed() >= interval);
+        if is_time {
+            last = Instant::now();
+        }
+        let visits = is_time && volume.delays().is_some();
+        if !told.wanted && (visits || told.shed && !is_time) {
+            write_some(volume, visits, told.shed);
+            continue;
+        }
+        let flush = told.flush || is_time && !visits;
         if volume.check_running().is_err() {
             continue;
         }
-        // A file that cannot be flushed stays dirty, and is no reason to keep what others did from the log. Who syncs it is
+        // A file that cannot be flushed stays dirty, and is no reason not to make durable what others did. Who syncs it is
         // told; and so is, of a volume that was shut down, its next user.
         if flush {
             let _ = file::flush_all(volume);

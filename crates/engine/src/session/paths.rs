@@ -89,6 +89,7 @@ struct Memo {
 /// Sessions of which a thread remembers the last directory, by number.
 const MEMOS: usize = 4;
 
+// Gone where another thread-local uses a session while the thread ends: then each path is resolved.
 thread_local! {
     static MEMO: RefCell<[Memo; MEMOS]> = const {
         RefCell::new([const { Memo { session: 0, generation: 0, parent: Node { ino: 0, generation: 0 }, path: Vec::new() } }; MEMOS])
@@ -139,18 +140,18 @@ impl Session {
     pub(super) fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Node> {
         let generation = self.volume().namespace_generation.load(Ordering::Acquire);
         let at = self.number as usize % MEMOS;
-        let known = MEMO.with_borrow(|memos| {
-            let memo = &memos[at];
+        let known = MEMO.try_with(|memos| {
+            let memo = &memos.borrow()[at];
             let hit = memo.session == self.number && memo.generation == generation && memo.path == dir;
             hit.then_some(memo.parent)
         });
-        if let Some(parent) = known {
+        if let Ok(Some(parent)) = known {
             self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
             return Ok(parent);
         }
         let parent = namei::resolve_parent(look, self.judged(), namei::root(look)?, path)?.parent;
-        MEMO.with_borrow_mut(|memos| {
-            let memo = &mut memos[at];
+        let _ = MEMO.try_with(|memos| {
+            let memo = &mut memos.borrow_mut()[at];
             (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
             memo.path.clear();
             memo.path.extend_from_slice(dir);

@@ -78,22 +78,13 @@ impl Volume {
 
     pub fn wake_background(&self, flush: bool) {
         if self.options.background {
-            let mut wake = self.wake.0.lock();
-            wake.flush |= flush;
-            if !wake.wanted {
-                wake.wanted = true;
-                self.wake.1.notify_one();
-            }
+            self.wake.ask(flush);
         }
     }
 
     /// Has some of what soft updates hold written.
     pub fn wake_to_shed(&self) {
-        let mut wake = self.wake.0.lock();
-        if !wake.shed {
-            wake.shed = true;
-            self.wake.1.notify_one();
-        }
+        self.wake.ask_to_shed();
     }
 
     /// Has the host give memory ahead of its use, until the volume closes (`cache/warm.rs`).

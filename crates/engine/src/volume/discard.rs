@@ -157,15 +157,10 @@ impl Volume {
             if let Ok(Some(rest)) = self.give_back_first(range, piece) {
                 self.to_host.put_back(rest);
             }
-            if !all && self.is_background_wanted() {
+            if !all && self.wake.is_wanted() {
                 return;
             }
         }
-    }
-
-    fn is_background_wanted(&self) -> bool {
-        let wake = self.wake.0.lock();
-        wake.wanted || wake.stop
     }
 
     /// Gives back the first free pieces of a range. Returns what is left of it.

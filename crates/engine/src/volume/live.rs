@@ -188,9 +188,7 @@ impl Volume {
         if options.dir_cache_limit() != before.mount.dir_cache_limit() {
             self.cache.bound_directories(options.dir_cache_limit());
         }
-        // The background thread may wait by the old interval.
-        let _wake = self.wake.0.lock();
-        self.wake.1.notify_one();
+        self.wake.look_again();
         Ok(())
     }
 

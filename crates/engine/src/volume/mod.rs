@@ -20,6 +20,7 @@ mod second_names;
 mod superblock;
 mod syncer;
 mod transfer;
+mod wake;
 
 pub(crate) use admission::{FramesWanted, MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use end::PANICKED;
@@ -49,11 +50,11 @@ use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
-use parking_lot::Condvar;
 use second_names::SecondNames;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use superblock::rand_seed;
+use wake::Wake;
 
 /// Names that the name cache holds: 2 MiB of them stay in the processor's cache, where finding out that a name is not
 /// among them costs little.
@@ -108,7 +109,7 @@ pub(crate) struct Volume {
     /// For the operation that has room made for many frames (`with_frames`): two would take it from each other.
     pub frames_turn: Mutex<{ Rank::ManyFrames as u8 }, ()>,
     /// Wakes the background thread.
-    pub wake: (parking_lot::Mutex<Wake>, Condvar),
+    pub wake: Wake,
     /// Rises with every change that may make a resolved directory path mean something else.
     pub namespace_generation: AtomicU64,
     /// Generation of the next inode made. It goes on from what earlier openings gave, or begins with the time, in units of
@@ -136,18 +137,6 @@ pub(crate) struct Volume {
     end: End,
     opener: Opener,
     pub limits: Limits,
-}
-
-/// What the background thread is told.
-#[derive(Default)]
-pub(crate) struct Wake {
-    /// A checkpoint is due.
-    pub wanted: bool,
-    /// Dirty data is to be flushed before it.
-    pub flush: bool,
-    /// Some of what soft updates hold is to be written.
-    pub shed: bool,
-    pub stop: bool,
 }
 
 impl Volume {
@@ -226,7 +215,7 @@ impl Volume {
             second_names: SecondNames::default(),
             checkpointer: Mutex::new(checkpointer),
             frames_turn: Mutex::new(()),
-            wake: (parking_lot::Mutex::new(Wake::default()), Condvar::new()),
+            wake: Wake::new(),
             namespace_generation: AtomicU64::new(1),
             generations: AtomicU32::new(generation),
             first_generation: AtomicU32::new(generation),
@@ -370,10 +359,15 @@ pub(crate) mod testing {
 
     /// As [`open`], with a cache of so many bytes, or the smallest that there is.
     pub fn open_with(device: Arc<dyn BlockDevice>, cache_size: u64) -> Volume {
+        open_as(device, MountOptions { cache_size, ..MountOptions::default() })
+    }
+
+    /// As [`open`], with these options.
+    pub fn open_as(device: Arc<dyn BlockDevice>, options: MountOptions) -> Volume {
         let mut block = AlignedBuf::zeroed(4096);
         device.read(0, &mut block).unwrap();
         let superblock = Superblock::decode(&block, FsBlock(0)).unwrap();
-        let options = MountOptions { background: false, cache_size, ..MountOptions::default() };
+        let options = MountOptions { background: false, ..options };
         let log = crate::mkfs::log_place(&superblock, &device, None).unwrap();
         let volume = Volume::assemble(device, log, superblock, options).unwrap();
         volume.load_totals(&superblock);

@@ -57,13 +57,25 @@ impl Volume {
         self.leftovers.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes what is left behind now (`superblock::leftovers`), durably.
-    pub fn set_leftovers(&self, bits: u8) -> Result<()> {
-        self.leftovers.store(bits, Ordering::Relaxed);
+    /// Notes durably that a check must look at the volume before another opening changes it.
+    pub fn ask_for_check(&self) -> Result<()> {
+        self.leftovers.fetch_or(leftovers::MAY_BE | leftovers::NEEDS_CHECK, Ordering::Relaxed);
+        self.write_leftovers()
+    }
+
+    /// Notes durably that nothing is left behind, unless somebody has asked for a check: that stays until one has looked.
+    pub fn nothing_is_left(&self) -> Result<()> {
+        let without = |bits: u8| (bits & leftovers::NEEDS_CHECK == 0).then_some(bits & !leftovers::MAY_BE);
+        let _ = self.leftovers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
+        self.write_leftovers()
+    }
+
+    fn write_leftovers(&self) -> Result<()> {
         // Without a change of its own the next commit may have nothing to do.
         transact(self, 0, |txn| {
             txn.change(FsBlock(0), BlockKind::Superblock, |edit| {
-                edit.put(offset_of!(Superblock, leftovers), &[bits]);
+                // Under the latch: of several who write them at a time, the last one writes those of all.
+                edit.put(offset_of!(Superblock, leftovers), &[self.leftovers.load(Ordering::Relaxed)]);
             })
         })?;
         self.commit_now()

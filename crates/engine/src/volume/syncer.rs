@@ -28,13 +28,18 @@ impl Volume {
         let (Some(delays), Some(soft)) = (self.delays(), &self.soft) else { return Ok(false) };
         let due = delays.due_at(self.ticks());
         let flushed = file::flush_due(self, due);
-        let has_due = soft.has_due(due);
-        self.checkpointer.lock().run_due(self, due, has_due)?;
-        // What is overdue was due before, too.
-        let is_overdue = has_due && delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue));
-        self.counters.add(Count::soft_overdue, u64::from(is_overdue));
-        // Two names that are exchanged show together, in a round of everything.
-        if is_overdue || soft.has_due_exchange(due) {
+        let needs_all = {
+            // A round that begins takes what waits out of its place.
+            let mut checkpointer = self.checkpointer.lock();
+            let has_due = soft.has_due(due);
+            checkpointer.run_due(self, due, has_due)?;
+            // What is overdue was due before, too.
+            let is_overdue = has_due && delays.overdue_at(self.ticks()).is_some_and(|overdue| soft.has_due(overdue));
+            self.counters.add(Count::soft_overdue, u64::from(is_overdue));
+            // Two names that are exchanged show together, in a round of everything.
+            is_overdue || soft.has_due_exchange(due)
+        };
+        if needs_all {
             self.commit_now()?;
         }
         flushed.map(|()| true)
@@ -43,11 +48,13 @@ impl Volume {
     /// Writes what is oldest of what soft updates hold, and if that is not enough, all of it.
     pub fn write_oldest(&self) -> Result<()> {
         let Some(soft) = &self.soft else { return Ok(()) };
-        if self.order == Order::Soft
-            && let Some(due) = soft.older_half(self.ticks())
-        {
-            self.counters.bump(Count::soft_sheds);
-            self.checkpointer.lock().run_due(self, due, true)?;
+        if self.order == Order::Soft {
+            // As in `write_due`.
+            let mut checkpointer = self.checkpointer.lock();
+            if let Some(due) = soft.older_half(self.ticks()) {
+                self.counters.bump(Count::soft_sheds);
+                checkpointer.run_due(self, due, true)?;
+            }
         }
         if soft.is_much() { self.commit_now() } else { Ok(()) }
     }

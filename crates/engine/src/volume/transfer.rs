@@ -1,7 +1,7 @@
 //! Reading and writing the device; blocks that lie side by side go in one request.
 
 use super::Volume;
-use crate::cache::{Placed, flag};
+use crate::cache::{Placed, flag, unwritten};
 use crate::error::{Error, Result};
 use myriad_device::{AlignedBuf, ReadRequest, WriteRequest, is_full};
 use std::ops::Range;
@@ -84,7 +84,7 @@ impl Volume {
                 if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != placed.block {
                     continue;
                 }
-                header.flags.fetch_and(!flag::CHANGED_AGAIN, Ordering::Relaxed);
+                unwritten::begin_write(&header.flags);
                 let at = written.len() * block_size;
                 staging[at..at + block_size].copy_from_slice(&bytes);
                 written.push(placed);

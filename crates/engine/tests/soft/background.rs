@@ -348,3 +348,18 @@ fn a_check_that_finds_nothing_is_enough() {
     check(image.clone(), None, &Options { threads: 1, repair: true, ..Options::default() }).unwrap();
     setup.open(image).unwrap();
 }
+
+/// What was left over was given back, and with it went that somebody had asked for a check: the next opening changed a volume known to be damaged.
+#[test]
+fn a_check_is_asked_for_until_it_has_been_made() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.fs.ask_for_check().unwrap();
+    assert_eq!(give_back(&volume.fs).left, 0);
+    assert!(volume.fs.has_leftovers());
+    let Volume { device, fs, session } = volume;
+    drop(session);
+    fs.close().unwrap();
+    let image = Arc::new(device.inner().clone_image());
+    assert!(matches!(setup.open(image).map(drop), Err(Error::Unchecked)));
+}

@@ -6,6 +6,8 @@
 // What a file has besides, models need not use.
 #![allow(dead_code)]
 
+#[path = "../../../engine/src/cache/flag.rs"]
+pub mod flag;
 #[path = "../../../engine/src/cache/gate.rs"]
 pub mod gate;
 #[path = "../../../engine/src/order/group_commit.rs"]
@@ -16,6 +18,10 @@ pub mod latch;
 pub mod name_cache;
 #[path = "../../../engine/src/thread_slot/table.rs"]
 pub mod table;
+#[path = "../../../engine/src/cache/unwritten.rs"]
+pub mod unwritten;
+#[path = "../../../engine/src/volume/wake.rs"]
+pub mod wake;
 
 use crate::sync::{AtomicU32, RawRwLock};
 
@@ -83,6 +89,17 @@ pub mod locks {
         pub fn lock(&self) -> sync::MutexGuard<'_, T> {
             self.0.lock()
         }
+    }
+}
+
+/// Bugs on purpose are for the engine's tests.
+pub mod planted {
+    pub enum Bug {
+        ChangedAgainForgotten,
+    }
+
+    pub fn planted(_: Bug) -> bool {
+        false
     }
 }
 

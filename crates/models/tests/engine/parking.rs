@@ -2,6 +2,7 @@
 
 use crate::tool::sync as inner;
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 const NO_PANIC: &str = "no thread of a model panics and goes on";
 
@@ -50,8 +51,25 @@ impl Condvar {
         guard.0 = Some(self.0.wait(held).expect(NO_PANIC));
     }
 
+    /// In a model an interval has passed at once.
+    pub fn wait_for<T>(&self, _: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+        WaitTimeoutResult
+    }
+
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     pub fn notify_all(&self) {
         self.0.notify_all();
+    }
+}
+
+pub struct WaitTimeoutResult;
+
+impl WaitTimeoutResult {
+    pub fn timed_out(&self) -> bool {
+        true
     }
 }
 

@@ -10,4 +10,4 @@ mod parking;
 mod sync;
 mod tool;
 
-use engine::{cache, locks, schedule, thread_slot};
+use engine::{cache, locks, planted, schedule, thread_slot};

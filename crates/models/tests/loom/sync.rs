@@ -71,6 +71,22 @@ macro_rules! atomics {
 
 atomics!(AtomicBool: bool, AtomicU32: u32, AtomicU64: u64);
 
+impl AtomicU32 {
+    pub fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+        before_load(order);
+        let before = self.0.fetch_or(value, order);
+        after_store(order);
+        before
+    }
+
+    pub fn fetch_and(&self, value: u32, order: Ordering) -> u32 {
+        before_load(order);
+        let before = self.0.fetch_and(value, order);
+        after_store(order);
+        before
+    }
+}
+
 impl AtomicU64 {
     pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         before_load(order);

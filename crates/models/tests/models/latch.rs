@@ -25,7 +25,8 @@ impl Frame {
         Arc::new(Self { latch: Latch::new(), words, told: AtomicU64::new(0) })
     }
 
-    /// Makes both words one more than they were, of which the second is put in two parts.
+    /// Makes both words one more than they were. At every other time the second is put in two parts; else those are put that differ, and it is
+    /// asked which they were.
     fn change(&self) -> u64 {
         self.latch.lock_exclusive();
         let before = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -33,8 +34,13 @@ impl Frame {
         let bytes = (before[0] + 1).to_ne_bytes();
         // SAFETY: the latch was taken for change, and is let go of below.
         let mut shared = unsafe { SharedBytes::new(&self.words) };
-        shared.put(0, &[bytes, bytes].concat()[..12]);
-        shared.put(12, &bytes[4..]);
+        if before[0] % 2 == 0 {
+            shared.put(0, &[bytes, bytes].concat()[..12]);
+            shared.put(12, &bytes[4..]);
+        } else {
+            assert_eq!(shared.put_changed(0, &[bytes, bytes]), 0b11, "who writes them home is told of both");
+            assert_eq!(shared.put_changed(0, &[bytes, bytes]), 0);
+        }
         // SAFETY: it was taken above.
         unsafe { self.latch.unlock_exclusive() };
         before[0] + 1

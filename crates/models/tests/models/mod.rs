@@ -4,6 +4,8 @@ mod gate;
 mod group_commit;
 mod latch;
 mod name_cache;
+mod unwritten;
+mod wake;
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::thread_slot::set_thread_slot;

@@ -181,16 +181,78 @@ impl Along {
 }
 
 impl Soft {
-    /// Whether anything is due, but for files' data in memory.
+    /// Whether anything is due, but for files' data in memory. The caller has the checkpointer: while a round begins, what waits is not in its place.
     pub fn has_due(&self, due: Due) -> bool {
         self.data.lock().values().any(|data| due.is_data(data.since))
             || self.state.lock().shadows.values().any(|shadow| due.is_block(shadow.kind, shadow.since))
     }
 
-    /// What has waited as long as half of all that waits, or longer. `None`: nothing needs a write.
+    /// What has waited as long as half of all that waits, or longer. `None`: nothing needs a write. The caller has the checkpointer, as for
+    /// [`Self::has_due`].
     pub fn older_half(&self, now: Time) -> Option<Due> {
         let mut since: Vec<_> = self.state.lock().shadows.values().filter_map(|shadow| shadow.since).collect();
         let middle = since.len() / 2;
         (!since.is_empty()).then(|| Due::since(now, *since.select_nth_unstable(middle).1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MkfsOptions;
+    use crate::volume::{Volume, testing};
+    use myriad_device::MemoryDevice;
+    use myriad_format::choices::Profile;
+    use std::sync::Arc;
+
+    /// A volume that holds changes back for a millisecond, on which some have waited longer.
+    fn volume() -> Volume {
+        let device = Arc::new(MemoryDevice::new(8 << 20));
+        let choices = Profile::parse("ffs").unwrap().choices;
+        let options = MkfsOptions { choices, order: Order::Soft, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        let delay = Some(1);
+        let held_back = MountOptions {
+            file_delay_ms: delay,
+            dir_delay_ms: delay,
+            meta_delay_ms: delay,
+            cache_size: 8 << 20,
+            ..MountOptions::default()
+        };
+        let volume = testing::open_as(device, held_back);
+        volume.commit_now().unwrap();
+        testing::new_file(&volume, b"file");
+        std::thread::sleep(Duration::from_millis(5));
+        volume
+    }
+
+    /// Has another thread do `work` that begins while a round begins.
+    fn while_a_round_begins(volume: &Volume, work: impl FnOnce() + Send) {
+        let soft = volume.soft.as_ref().unwrap();
+        let checkpointer = volume.checkpointer.lock();
+        let state = std::mem::take(&mut *soft.state.lock());
+        std::thread::scope(|scope| {
+            let working = scope.spawn(work);
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!working.is_finished(), "it waits for the round");
+            *soft.state.lock() = state;
+            drop(checkpointer);
+        });
+    }
+
+    /// A round that begins has what waits out of its place. A visit that asked then what was due found nothing, and left all of it to the next one.
+    #[test]
+    fn a_visit_while_a_round_begins_writes_what_is_due() {
+        let volume = volume();
+        while_a_round_begins(&volume, || assert!(volume.write_due().unwrap()));
+        assert!(volume.soft.as_ref().unwrap().is_clean());
+    }
+
+    /// As there: who was to write what is oldest of too much found nothing that was old, and wrote all of it.
+    #[test]
+    fn what_is_oldest_is_found_while_a_round_begins() {
+        let volume = volume();
+        while_a_round_begins(&volume, || volume.write_oldest().unwrap());
+        assert!(volume.counters.snapshot().contains(&("soft_sheds", 1)));
     }
 }

@@ -57,12 +57,13 @@ impl Soft {
         state.exchange = Some(Exchange { names, since: now });
     }
 
-    /// Whether an exchange waits.
+    /// Whether an exchange waits. The caller is inside the gate.
     pub fn has_exchange(&self) -> bool {
         self.state.lock().exchange.is_some()
     }
 
     /// Whether an exchange waits that is due as names are. What is due is written a part at a time, and no part shows both names.
+    /// The caller has the checkpointer, as for [`Self::has_due`].
     pub fn has_due_exchange(&self, due: Due) -> bool {
         self.state.lock().exchange.as_ref().is_some_and(|exchange| due.is_name(exchange.since))
     }

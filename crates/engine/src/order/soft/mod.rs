@@ -46,7 +46,8 @@
 //!
 //! After a crash there may be more in use than has a name, and links may be too many; `check` says which findings those are.
 //!
-//! Locking: the state is a leaf; the checkpointer takes it out while the gate is closed, to look at frames beside it.
+//! Locking: the state is a leaf; the checkpointer takes it out while the gate is closed, to look at frames beside it. So who asks about the state is
+//! inside the gate or has the checkpointer; anybody else might find nothing there.
 
 mod ask;
 mod census;
