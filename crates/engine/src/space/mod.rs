@@ -303,8 +303,11 @@ impl AgSpace {
             let read = read_checksums(&geometry, ag, made, store, AgBlock(start), length);
             read.map_err(|error| *unreadable = Some(error)).is_ok()
         };
+        let held = self.blocks.reserved();
         let found = self.blocks.allocate_if(store, goal, min, max, is_good)?;
-        self.save(store)?;
+        if found.is_some() || self.blocks.reserved() != held {
+            self.save(store)?;
+        }
         Ok(found)
     }
 

@@ -66,7 +66,11 @@ impl Orphans {
 
     /// The inode is being freed.
     pub fn forget(&self, ino: Ino) {
-        self.listed.lock().remove(&ino.0);
+        let was_listed = self.listed.lock().remove(&ino.0).is_some();
+        if was_listed {
+            // What lacked frames then may have them now.
+            self.stuck.lock().remove(&ino.0);
+        }
     }
 
     pub fn is_listed(&self, ino: Ino) -> bool {
