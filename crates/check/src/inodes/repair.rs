@@ -454,7 +454,14 @@ impl Repair<'_> {
         if extents.len() <= inline_max {
             return Ok(Some(None));
         }
-        let need = node_count(btree::EXTENTS, extents.len(), self.reader.block_size(), fill);
+        let block_size = self.reader.block_size();
+        let mut fill = fill;
+        let mut need = node_count(btree::EXTENTS, extents.len(), block_size, fill);
+        if fill == Fill::Ample {
+            // The search for more would take what is kept, and the roots of indexes.
+            fill = self.fill_for(need as u64);
+            need = node_count(btree::EXTENTS, extents.len(), block_size, fill);
+        }
         let Some(mut places) = self.take_all(need)? else { return Ok(None) };
         let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
         let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
