@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Worn;
+use common::{Builder, Image, SHAPE, Worn, sample};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session, SetAttr};
@@ -236,4 +236,44 @@ fn groups_are_found_though_nothing_says_how_many_there_are() {
         assert_eq!(report.totals.inodes, before.totals.inodes, "{damage}: {}", text(&report));
         assert_eq!(report.totals.entries, before.totals.entries, "{damage}: {}", text(&report));
     }
+}
+
+/// Repairs a volume, some sectors of which cannot be read, each given by its first byte.
+fn repaired(image: &Image, sectors: &[u64]) -> Report {
+    let worn = Worn::new(image.device.clone(), sectors.iter().map(|&at| at..at + 512).collect());
+    let report = check(worn, None, &REPAIR).unwrap();
+    assert!(report.repaired && report.is_sound(), "{}", text(&report));
+    report
+}
+
+/// The first byte of a block.
+fn start_of(image: &Image, block: FsBlock) -> u64 {
+    block.0 << image.geometry.block_bits
+}
+
+/// One sector of a node could not be read, and all that the node led to was lost.
+#[test]
+fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
+    let mut b = Builder::new(SHAPE);
+    let root = b.root;
+    let file = b.file(root, b"file", 0, &[1; 100]);
+    let image = b.finish();
+    let leaf = start_of(&image, image.blocks_of(BlockKind::ExtentTree, file.0)[0]);
+    // Behind the last extent, and where 32 of them are.
+    for (sector, lost) in [(3584, 0), (1024, 32)] {
+        let image = Image { device: Arc::new(image.device.clone_image()), ..image };
+        repaired(&image, &[leaf + sector]);
+        assert_eq!(image.inode(file).block_total(), 101 - lost);
+    }
+}
+
+/// A sector of a group's header or of its inode tree could not be read, nothing in it was in use, and the group was searched for inodes: that brings
+/// back what was removed.
+#[test]
+fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
+    let image = sample(SHAPE).image;
+    let tree = image.blocks_of(BlockKind::InodeTree, 0)[0];
+    let sectors = [tree, image.header_block(0)].map(|block| start_of(&image, block) + 3584);
+    let report = repaired(&image, &sectors);
+    assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
 }

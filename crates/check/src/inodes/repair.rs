@@ -32,6 +32,8 @@ pub(crate) struct Salvage<'a> {
     /// Where nodes are to be claimed: for which inode, and those that were.
     pub nodes: Option<(Ino, Vec<FsBlock>)>,
     pub damaged: bool,
+    /// A node cannot be read as a whole, and nothing of it is missing: it has to be written elsewhere.
+    pub is_worn: bool,
     /// Nodes followed where none are claimed: each only once.
     pub followed: HashSet<FsBlock>,
 }
@@ -62,6 +64,12 @@ impl Visitor for Salvage<'_> {
 
     fn damage(&mut self, _: Damage) {
         self.damaged = true;
+    }
+
+    fn part(&mut self, is_whole: bool) -> bool {
+        self.is_worn |= is_whole;
+        self.damaged |= !is_whole;
+        true
     }
 }
 
@@ -186,6 +194,7 @@ impl Repair<'_> {
                     record: &mut record,
                     nodes: Some((ino, Vec::new())),
                     damaged: false,
+                    is_worn: false,
                     followed: HashSet::new(),
                 };
                 match map {
@@ -193,7 +202,7 @@ impl Repair<'_> {
                     Map::Pointers(list) => pointers::walk(&self.reader, ino, bits, &list, &mut salvage),
                     Map::None | Map::Inline(_) => unreachable!("matched above"),
                 }
-                let map_damaged = salvage.damaged;
+                let map_damaged = salvage.damaged || salvage.is_worn;
                 nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
                 damaged |= map_damaged;
             }
@@ -294,8 +303,14 @@ impl Repair<'_> {
                 !extent.unwritten && (extent.start..extent.start.offset_by(extent.length.into())).contains(&block)
             });
         };
-        let mut salvage =
-            Salvage { repair: self, record: &mut record, nodes: None, damaged: false, followed: HashSet::new() };
+        let mut salvage = Salvage {
+            repair: self,
+            record: &mut record,
+            nodes: None,
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        };
         if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
             pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
         }

@@ -116,7 +116,8 @@ impl Repair<'_> {
     fn chunks_of_tree(&mut self, ag: AgNo) -> bool {
         let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
         let mut buf = self.reader.new_buffer();
-        if self.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
+        // It is written anew in any case, and what is left of it says where the tree is.
+        if self.reader.read_part(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
             return false;
         }
         let head = GroupHeader::read(&buf);
@@ -130,8 +131,14 @@ impl Repair<'_> {
         let mut records = Vec::new();
         let mut complete = true;
         let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
-        let mut salvage =
-            Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
+        let mut salvage = Salvage {
+            repair: self,
+            record: &mut collect,
+            nodes: None,
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        };
         walk(&self.reader, &tree, &mut salvage);
         complete &= !salvage.damaged;
         let Salvage { followed, .. } = salvage;
