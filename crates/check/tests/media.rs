@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{Builder, Image, SHAPE, Worn, sample};
+use common::{Builder, Image, SHAPE, Shape, Worn, sample};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session, SetAttr};
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
+use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
 use std::collections::{BTreeMap, BTreeSet};
@@ -276,4 +278,18 @@ fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
     let sectors = [tree, image.header_block(0)].map(|block| start_of(&image, block) + 3584);
     let report = repaired(&image, &sectors);
     assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
+}
+
+/// As [`an_unreadable_sector_of_a_directory_costs_the_names_in_it`], of a tree.
+#[test]
+fn an_unreadable_sector_of_a_directory_tree_costs_the_names_in_it() {
+    let choices = Choices { directory: Directory::Tree, ..SHAPE.choices };
+    let sample = sample(Shape { choices, ..SHAPE });
+    let image = &sample.image;
+    let before = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap().totals.entries;
+    let leaves = image.blocks_of(BlockKind::DirTree, sample.big.0);
+    let leaf = leaves.into_iter().find(|&leaf| DirNodeHeader::read(&image.read(leaf)).level == 0).unwrap();
+    let report = repaired(image, &[start_of(image, leaf) + 2560]);
+    let lost = before - report.totals.entries;
+    assert!((1..40).contains(&lost), "{lost}: {}", text(&report));
 }

@@ -7,7 +7,6 @@
 use super::check::{Met, Tree, entry_at, leaf_entries};
 use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
-use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::Repair;
@@ -17,7 +16,7 @@ use myriad_format::dir_tree::{
 };
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
 
 /// An entry, taken out of its node.
@@ -161,25 +160,14 @@ impl Repair<'_> {
         (found, false)
     }
 
-    /// Hands the nodes of a directory before a file block to `f`, as far as they can be read, and whether each is torn: that is,
-    /// all but its checksum is right.
+    /// Hands the nodes of a directory before a file block to `f`, as far as they can be read, and whether each is torn.
     fn each_leaf(&self, directory: Ino, extents: &[Extent], until: u64, f: &mut dyn FnMut(&[u8], bool)) {
         let mut buf = self.reader.new_buffer();
         for extent in extents {
             for at in (0..u64::from(extent.length)).filter(|at| extent.file_block.0 + at < until) {
                 let block = extent.start.offset_by(at);
-                match self.reader.read(block, BlockKind::DirTree, directory.0, &mut buf) {
-                    Ok(()) => f(&buf, false),
-                    Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
-                        let head = BlockHeader::read(&buf);
-                        if head.volume == self.reader.volume
-                            && head.address.get() == block.0
-                            && head.owner.get() == directory.0
-                        {
-                            f(&buf, true);
-                        }
-                    }
-                    Err(_) => {}
+                if let Some(is_torn) = self.read_torn(directory, block, BlockKind::DirTree, &mut buf) {
+                    f(&buf, is_torn);
                 }
             }
         }
