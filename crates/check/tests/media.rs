@@ -2,13 +2,15 @@
 
 mod common;
 
-use common::{Builder, Image, SHAPE, Shape, Worn, sample};
+use common::{Builder, Image, SHAPE, SMALL, Shape, Worn, sample};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session, SetAttr};
+use myriad_format::btree::NodeHeader;
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
 use myriad_format::dir_tree::DirNodeHeader;
+use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::superblock::Superblock;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,4 +294,26 @@ fn an_unreadable_sector_of_a_directory_tree_costs_the_names_in_it() {
     let report = repaired(image, &[start_of(image, leaf) + 2560]);
     let lost = before - report.totals.entries;
     assert!((1..40).contains(&lost), "{lost}: {}", text(&report));
+}
+
+/// Of a directory half of the map was lost. More blocks than a bound would have had to be filled in, and the names in all others were given up.
+#[test]
+fn names_behind_a_large_hole_stay() {
+    let mut b = Builder::new(Shape { ag_blocks: 8192, region_blocks: 8192, block_count: 2 * 8192, ..SMALL });
+    let root = b.root;
+    let file = b.file(root, b"file", 0, &[]);
+    let directory = b.dir(root, b"directory", 1, 0);
+    for number in 0..4800 {
+        b.link(directory, format!("{number:0200}").as_bytes(), file);
+    }
+    let image = b.finish();
+    let record = |bytes: &[u8]| Extent::decode(RawExtent::read(&bytes[64..]), &image.geometry, directory).unwrap();
+    for node in image.blocks_of(BlockKind::ExtentTree, directory.0) {
+        let bytes = image.read(node);
+        if NodeHeader::read(&bytes).level.get() == 0 && record(&bytes).file_block.0 < 1100 {
+            image.smash(node);
+        }
+    }
+    let report = repaired(&image, &[]);
+    assert!((2300..2700).contains(&report.totals.entries), "{}: {}", report.totals.entries, text(&report));
 }

@@ -226,9 +226,9 @@ impl Repair<'_> {
 
     /// Extents of a directory in blocks and, if they are new, the tree of a map of them. They go from file block 0 without
     /// holes. A hole, where extents were lost, is filled with empty entry blocks, so that later entries keep their positions;
-    /// what lies beyond too large a one is given up.
+    /// what lies beyond too large a one, or one for which there is no room, is given up.
     fn close_holes(&mut self, directory: Ino) -> Result<(Vec<Extent>, Option<NewMap>), CheckError> {
-        /// Most blocks that are filled in.
+        /// Most blocks that are filled in, unless more than that are left.
         const FILLED_MAX: u64 = 1024;
         let raw = self.raw(directory)?;
         let (extents, nodes) = self.blocks_of_map(directory, &raw);
@@ -238,19 +238,20 @@ impl Repair<'_> {
         let mut rest = extents.iter();
         for extent in rest.by_ref() {
             let hole = extent.file_block.0 - end;
-            if filled + hole > FILLED_MAX {
+            let fillers = if filled + hole <= filled_max { self.take_all(hole as usize)? } else { None };
+            let Some(fillers) = fillers else {
                 left.push((extent.start, u64::from(extent.length)));
                 break;
             }
             filled += hole;
-            for file_block in (end..extent.file_block.0).map(FileBlock) {
-                let start = self.take(None)?;
+            for (file_block, start) in (end..extent.file_block.0).map(FileBlock).zip(fillers) {
                 let mut buf = self.reader.new_buffer();
                 header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, start);
                 EntryBlockHeader::read_mut(&mut buf).tail.set(ENTRIES_OFFSET as u32);
                 write(&self.reader, start, &mut buf)?;
                 whole.push(Extent { file_block, start, length: 1, unwritten: false });
             }
+        let filled_max = FILLED_MAX.max(extents.iter().map(|extent| u64::from(extent.length)).sum());
             whole.push(*extent);
             end = extent.end().0;
         }
