@@ -11,8 +11,10 @@ use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
 use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::BodyHeader;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
+use myriad_format::xattr::AttrIter;
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -316,4 +318,47 @@ fn names_behind_a_large_hole_stay() {
     }
     let report = repaired(&image, &[]);
     assert!((2300..2700).contains(&report.totals.entries), "{}: {}", report.totals.entries, text(&report));
+}
+
+/// Zeros that stood for a sector that could not be read were taken for a part of where a link leads, and of the value of an attribute.
+#[test]
+fn zeros_for_what_cannot_be_read_are_no_contents() {
+    let target = [b't'; 600];
+    let acl = &b"system.posix_acl_access"[..];
+    for what in ["link", "attribute", "acl"] {
+        let mut b = Builder::new(SHAPE);
+        let root = b.root;
+        let ino = match what {
+            "link" => b.inline(root, b"link", 0o120777, &target),
+            _ => {
+                let file = b.inode(0, 0o100644, 6);
+                b.link(root, b"file", file);
+                let second = if what == "acl" { acl } else { b"user.b" };
+                b.body_attributes(file, &[(b"user.a", b"1"), (second, &target)]);
+                file
+            }
+        };
+        let mode = &mut b.node(ino).raw.mode;
+        mode.set(mode.get() | 0o070);
+        let image = b.finish();
+        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert_eq!(whole.finding_count, 0, "{}", text(&whole));
+        let raw = image.inode(ino);
+        let (block, _) = image.geometry.locate(ino).unwrap();
+        // The last sector that has any of it.
+        let end = (u64::from(raw.body_first.get()) + u64::from(raw.body_slots)) * SLOT_SIZE as u64;
+        let report = repaired(&image, &[start_of(&image, block) + (end - 1) / 512 * 512]);
+        let raw = image.inode(ino);
+        let is_gone = u64::from(what == "link");
+        assert_eq!(report.totals.inodes, whole.totals.inodes - is_gone, "{what}: {}", text(&report));
+        if what != "link" {
+            let bytes = image.read(block);
+            let body = &bytes[usize::from(raw.body_first.get()) * SLOT_SIZE..];
+            let (data, attributes) = (BodyHeader::read(body).data_len.get(), BodyHeader::read(body).attr_len.get());
+            let list = &body[BodyHeader::SIZE..][usize::from(data)..][..usize::from(attributes)];
+            let names: Vec<&[u8]> = AttrIter::new(list).map(|attribute| attribute.unwrap().0).collect();
+            assert_eq!(names, [b"user.a"], "{what}");
+            assert_eq!(raw.mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
+        }
+    }
 }

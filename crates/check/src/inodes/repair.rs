@@ -629,6 +629,15 @@ fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork
     }
 }
 
+/// Some attributes of an inode are lost, and these are left. If an access ACL was there, its mask stands where the rights of the owning group do
+/// without one, and may be wider than they were.
+pub(crate) fn may_have_lost_acl(raw: &mut RawInode, left: &[u8]) {
+    let has_access_acl = AttrIter::new(left).map_while(Result::ok).any(|(name, _)| name == ACL_NAMES[0]);
+    if raw.has_flag(flag::HAS_ACL) && !has_access_acl {
+        raw.mode.set(raw.mode.get() & !0o070);
+    }
+}
+
 /// Takes from a map what lies past the first `needed` blocks of its file; start and length of that.
 fn cut(extents: &mut Vec<Extent>, needed: u64) -> Vec<(FsBlock, u64)> {
     let mut left = Vec::new();
