@@ -11,7 +11,7 @@ use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
 use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::inode::BodyHeader;
+use myriad_format::inode::{BodyHeader, RawInode};
 use myriad_format::superblock::Superblock;
 use myriad_format::xattr::AttrIter;
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
@@ -360,5 +360,41 @@ fn zeros_for_what_cannot_be_read_are_no_contents() {
             assert_eq!(names, [b"user.a"], "{what}");
             assert_eq!(raw.mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
         }
+    }
+}
+
+/// How many entry blocks a directory has made only the root of its index says, in its first sector. Another one could not be read, and the blocks mapped
+/// ahead were taken for lost ones.
+#[test]
+fn a_damaged_root_of_an_index_still_says_how_many_blocks_there_are() {
+    let device = volume(None, true);
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    let session = fs.session(Cred::root());
+    session.mkdir("many", 0o755).unwrap();
+    session.create("many/first", 0o644).unwrap();
+    for file in 0..3300 {
+        session.link("many/first", &*format!("many/another name, with number {file}")).unwrap();
+    }
+    let many = session.lstat("many").unwrap().ino;
+    drop(session);
+    fs.close().unwrap();
+    let geometry = superblock(&*device).geometry();
+    let (block, slot) = geometry.locate(Ino(many)).unwrap();
+    let mut bytes = vec![0; 4096];
+    device.read(block.0 << geometry.block_bits, &mut bytes).unwrap();
+    let root = RawInode::read(&bytes[geometry.inode_offset(slot)..]).index_root().unwrap();
+    let at = root.0 << geometry.block_bits;
+    for is_readable in [false, true] {
+        let image = Arc::new(device.clone_image());
+        let bad = at + 3584..at + 4096;
+        let worn = if is_readable {
+            image.write(at + 4000, &[0xee]).unwrap();
+            Worn::new(image, Vec::new())
+        } else {
+            Worn::new(image, vec![bad])
+        };
+        let report = check(worn, None, &REPAIR).unwrap();
+        assert!(report.repaired && report.is_sound(), "{}", text(&report));
+        assert!(!report.actions.iter().any(|action| action.contains("is lost")), "{}", text(&report));
     }
 }

@@ -3,6 +3,7 @@
 use super::build::{Fill, flush, write};
 use super::pending::{Changed, Salvaged};
 use crate::blocks::Blocks;
+use crate::directory::Made;
 use crate::io::Reader;
 use crate::options::{CheckError, Progress};
 use myriad_format::choices::Choices;
@@ -66,7 +67,7 @@ pub(crate) struct Repair<'a> {
     /// each has made. They are nobody else's.
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
-    pub(crate) made: BTreeMap<Ino, u64>,
+    pub(crate) made: BTreeMap<Ino, Made>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
     /// Directories whose new maps and indexes are not named yet.
@@ -217,7 +218,6 @@ impl Repair<'_> {
         }
     }
 
-    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
     /// How full the nodes of something new are that takes at most so many blocks. The engine fills an index fuller than a repair that has room:
     /// where there is none, what is written anew must not take more than what it replaces.
     pub(crate) fn fill_for(&mut self, blocks: u64) -> Fill {
@@ -246,6 +246,7 @@ impl Repair<'_> {
         false
     }
 
+    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
     pub(crate) fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
         loop {
             while self.spare_group < self.ag_used {
