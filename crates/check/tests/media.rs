@@ -13,7 +13,7 @@ use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{BodyHeader, RawInode};
 use myriad_format::superblock::Superblock;
-use myriad_format::xattr::AttrIter;
+use myriad_format::xattr::{AttrBlockHeader, AttrIter};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -396,5 +396,44 @@ fn a_damaged_root_of_an_index_still_says_how_many_blocks_there_are() {
         let report = check(worn, None, &REPAIR).unwrap();
         assert!(report.repaired && report.is_sound(), "{}", text(&report));
         assert!(!report.actions.iter().any(|action| action.contains("is lost")), "{}", text(&report));
+    }
+}
+
+/// One damaged block of a chain of attributes cost all of them. Where an ACL may be among those that are lost, its mask does not become the rights of the
+/// owning group.
+#[test]
+fn a_damaged_block_of_attributes_costs_those_behind_it() {
+    for has_acl in [false, true] {
+        let mut b = Builder::new(SHAPE);
+        let root = b.root;
+        let file = b.file(root, b"file", 0, &[1]);
+        let names: Vec<String> = (0..30).map(|number| format!("user.{number}")).collect();
+        let value = [b'v'; 300];
+        let mut attributes: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &value[..])).collect();
+        if has_acl {
+            attributes.push((b"system.posix_acl_access", b"acl"));
+        }
+        b.chain_attributes(file, &attributes);
+        let mode = &mut b.node(file).raw.mode;
+        mode.set(mode.get() | 0o070);
+        let image = b.finish();
+        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert_eq!(whole.finding_count, 0, "{}", text(&whole));
+        let mut blocks = image.blocks_of(BlockKind::Attributes, file.0);
+        assert_eq!(blocks.len(), 3);
+        blocks.sort_by_key(|&block| AttrBlockHeader::read(&image.read(block)).index.get());
+        image.smash(blocks[2]);
+        repaired(&image, &[]);
+        let raw = image.inode(file);
+        assert_eq!(raw.attribute_root().map(|root| (root.block, root.count)), Some((blocks[0], 2)));
+        let mut list = Vec::new();
+        for &block in &blocks[..2] {
+            let bytes = image.read(block);
+            let length = AttrBlockHeader::read(&bytes).length.get() as usize;
+            list.extend_from_slice(&bytes[AttrBlockHeader::SIZE..][..length]);
+        }
+        let left: Vec<&[u8]> = AttrIter::new(&list).map(|attribute| attribute.unwrap().0).collect();
+        assert!(left.len() > 20 && left.iter().zip(&names).all(|(left, name)| *left == name.as_bytes()));
+        assert_eq!(raw.mode.get() & 0o070, if has_acl { 0 } else { 0o070 });
     }
 }

@@ -6,7 +6,7 @@ use crate::io::Damage;
 use crate::map::pointers;
 use crate::map::{Map, map_of};
 use crate::options::CheckError;
-use crate::repair::build::{Fill, node_count, write_tree};
+use crate::repair::build::{Fill, node_count, write, write_tree};
 use crate::repair::pending::{BuiltMap, Salvaged};
 use crate::repair::volume::{Item, Repair, no_room, state};
 use crate::slots::{inode_at, is_type};
@@ -36,6 +36,19 @@ pub(crate) struct Salvage<'a> {
     pub is_worn: bool,
     /// Nodes followed where none are claimed: each only once.
     pub followed: HashSet<FsBlock>,
+}
+
+/// A chain of attribute blocks, as far as it is right.
+#[derive(Default)]
+struct Chain {
+    /// Those that nobody else has.
+    blocks: Vec<FsBlock>,
+    /// Bytes of the list up to the end of each of the first of them.
+    ends: Vec<usize>,
+    /// Bytes of the list, up to the end of the last attribute that is right.
+    kept: usize,
+    names: HashSet<Vec<u8>>,
+    is_whole: bool,
 }
 
 impl Visitor for Salvage<'_> {
@@ -318,7 +331,7 @@ impl Repair<'_> {
         is_found || is_node
     }
 
-    /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
+    /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.
     fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
         // What a repair has copied to a block, and is there to stay if that cannot be read.
         if !raw.has_flag(flag::ATTR_BODY)
@@ -333,17 +346,24 @@ impl Repair<'_> {
                 xattr::push(&mut kept, name, value);
             }
         }
-        let mut blocks = Vec::new();
+        let mut blocks = 0;
         if let Some(root) = raw.attribute_root() {
-            match self.read_chain(ino, root.block, u64::from(root.count), &mut blocks, &names) {
-                Some(found) => names.extend(found),
-                None => {
-                    for block in blocks.drain(..) {
-                        self.blocks.release(block, 1);
-                    }
-                    raw.set_attribute_root(None);
-                    self.act(format!("inode {ino}: its attribute blocks were damaged and are gone"));
-                }
+            let chain = self.read_chain(ino, root, &names);
+            blocks = chain.blocks.len();
+            if !chain.is_whole {
+                blocks = self.cut_chain(ino, &chain).unwrap_or(0);
+                self.left.extend(chain.blocks[blocks..].iter().map(|&block| (block, 1)));
+                raw.set_attribute_root((blocks > 0).then_some(AttributeRoot { count: blocks as u16, ..root }));
+                self.act(match blocks {
+                    0 => format!("inode {ino}: its attribute blocks were damaged and are gone"),
+                    _ => format!("inode {ino}: its attribute blocks were damaged; kept the attributes before that"),
+                });
+            }
+            if blocks > 0 {
+                names.extend(chain.names);
+            }
+            if !chain.is_whole && !names.contains(ACL_NAMES[0]) {
+                may_have_lost_acl(raw, &[]);
             }
         }
         let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
@@ -352,7 +372,7 @@ impl Repair<'_> {
         raw.flags.set(flags);
         self.features |= if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR };
         self.features |= if has_acl { feature::COMPATIBLE_ACL } else { 0 };
-        (kept, blocks.len() as u64)
+        (kept, blocks as u64)
     }
 
     /// Whether a block holds this list of attributes and nothing else.
@@ -364,43 +384,59 @@ impl Repair<'_> {
         }
     }
 
-    /// Reads and claims a chain; the names in it, none of which is among `others`. `None` if anything is wrong with it.
-    fn read_chain(
-        &self,
-        ino: Ino,
-        mut next: FsBlock,
-        count: u64,
-        blocks: &mut Vec<FsBlock>,
-        others: &HashSet<Vec<u8>>,
-    ) -> Option<HashSet<Vec<u8>>> {
+    /// Reads and claims a chain, in which no name may be among `others`.
+    fn read_chain(&self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
+        let mut chain = Chain::default();
         let mut list = Vec::new();
         let mut buf = self.reader.new_buffer();
+        let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
             if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
-                return None;
+                break;
             }
-            blocks.push(next);
-            self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).ok()?;
+            chain.blocks.push(next);
+            let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();
             let head = AttrBlockHeader::read(&buf);
             let length = head.length.get() as usize;
-            if head.index.get() as usize != blocks.len() - 1 || length > buf.len() - AttrBlockHeader::SIZE {
-                return None;
+            let is_next = head.index.get() as usize == chain.ends.len();
+            if !is_read || !is_next || length > buf.len() - AttrBlockHeader::SIZE {
+                break;
             }
             list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
+            chain.ends.push(list.len());
             next = FsBlock(head.next.get());
         }
-        if blocks.len() as u64 != count || list.len() > LIST_MAX {
-            return None;
-        }
-        let mut names = HashSet::new();
-        for attribute in AttrIter::new(&list) {
-            let (name, _) = attribute.ok()?;
-            if !xattr::has_namespace(name) || others.contains(name) || !names.insert(name.to_vec()) {
-                return None;
+        let mut kept = Vec::new();
+        for (name, value) in AttrIter::new(&list).map_while(Result::ok) {
+            xattr::push(&mut kept, name, value);
+            let is_new = xattr::has_namespace(name) && !others.contains(name) && kept.len() <= LIST_MAX;
+            if !is_new || !chain.names.insert(name.to_vec()) {
+                break;
             }
+            chain.kept = kept.len();
         }
-        Some(names)
+        chain.is_whole =
+            next == FsBlock::NONE && chain.ends.len() == usize::from(root.count) && chain.kept == list.len();
+        chain
+    }
+
+    /// Ends a chain of which a part is lost behind the last attribute that is kept; how many blocks it has then. Only the header of its last block
+    /// changes, which lies in one sector, and the next repair finds all that this one has kept.
+    fn cut_chain(&self, ino: Ino, chain: &Chain) -> Result<usize, CheckError> {
+        if chain.kept == 0 {
+            return Ok(0);
+        }
+        let last = chain.ends.partition_point(|&end| end < chain.kept);
+        let start = if last == 0 { 0 } else { chain.ends[last - 1] };
+        let mut buf = self.reader.new_buffer();
+        let reread = self.reader.read(chain.blocks[last], BlockKind::Attributes, ino.0, &mut buf);
+        reread.map_err(|damage| CheckError::Repair(format!("attributes cannot be read again: {damage:?}")))?;
+        let head = AttrBlockHeader::read_mut(&mut buf);
+        head.length.set((chain.kept - start) as u32);
+        head.next.set(0);
+        write(&self.reader, chain.blocks[last], &mut buf)?;
+        Ok(last + 1)
     }
 
     /// Writes the file maps that were damaged. All inodes' blocks are known by now. New trees are durable before an inode
