@@ -18,6 +18,8 @@
 //!      them is sound by itself. Trees and indexes are never needed to find them, but for
 //!      one number: how many entry blocks a directory has made is in its index root, which stays until a new one is named, unless there is no other
 //!      room. A group's old inode tree is there until the new one is. And the volume is marked as in use until all is durable.
+//!      Only where no block is free is a file's map, or the tree of a directory's names, written over the old one: power lost before the inode
+//!      names it costs the map, or the names.
 //!   4. An inode in the block at hand names no block that is not durable, because the block at hand may be written at any time, before or after other
 //!      writes since the last flush. Blocks that the inode named before it was changed are given to no other inode until the change is durable.
 //!
