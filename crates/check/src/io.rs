@@ -37,6 +37,20 @@ pub(crate) struct BadUnits {
     pub why: Vec<Damage>,
 }
 
+/// How much of a block was read.
+pub(crate) struct Part {
+    /// Bytes that are not there, whatever they held.
+    pub missing: Vec<Range<usize>>,
+    /// Why it was not read as a whole, if some sectors cannot be read.
+    pub worn: Option<Damage>,
+}
+
+impl Part {
+    pub fn has(&self, bytes: Range<usize>) -> bool {
+        self.missing.iter().all(|missing| missing.end <= bytes.start || bytes.end <= missing.start)
+    }
+}
+
 /// A volume's blocks as a mount would see them.
 pub(crate) struct Reader {
     device: Arc<dyn BlockDevice>,
@@ -113,6 +127,27 @@ impl Reader {
     pub fn read(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> Result<(), Damage> {
         let overlaid = self.read_raw(block, buf)?;
         self.verify(block, kind, owner, buf, overlaid)
+    }
+
+    /// As [`Self::read`]. Of a block that cannot be read as a whole, what there is of it if it says the same of itself: zeros, and which
+    /// bytes they stand for. None do if the block is right with zeros in their place.
+    pub fn read_part(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> Result<Part, Damage> {
+        let error = match self.read(block, kind, owner, buf) {
+            Err(error @ Damage::Unreadable { .. }) if block.0 < self.geometry.block_count => error,
+            result => return result.map(|()| Part { missing: Vec::new(), worn: None }),
+        };
+        let missing = self.read_each_sector(block, buf);
+        let is_changed = self.lay_over(block, buf);
+        let head = header::BlockHeader::read(buf);
+        let is_ours = head.magic.get() == kind.magic()
+            && head.volume == self.volume
+            && head.address.get() == block.0
+            && head.owner.get() == owner;
+        if !is_ours {
+            return Err(error);
+        }
+        let is_whole = !is_changed && header::verify(buf, kind, &self.volume, block).is_ok();
+        Ok(Part { missing: if is_whole { Vec::new() } else { missing }, worn: Some(error) })
     }
 
     pub fn verify(

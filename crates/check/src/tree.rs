@@ -44,10 +44,23 @@ impl Walk<'_> {
             return;
         }
         let mut buf = self.reader.new_buffer();
-        if let Err(damage) = self.reader.read(block, self.tree.kind.block, self.tree.owner, &mut buf) {
+        let mut part = match self.reader.read_part(block, self.tree.kind.block, self.tree.owner, &mut buf) {
+            Ok(part) => part,
+            Err(damage) => {
+                self.visitor.damage(damage);
+                return;
+            }
+        };
+        if let Some(damage) = part.worn.take()
+            && !self.visitor.part(part.missing.is_empty())
+        {
             self.visitor.damage(damage);
             return;
         }
+        let is_there = |index: usize, size: usize| {
+            let at = NodeHeader::SIZE + index * size;
+            part.has(at..at + size)
+        };
         let header = NodeHeader::read(&buf);
         let count = usize::from(header.count.get());
         let max = if level == 0 { self.tree.kind.leaf_max(buf.len()) } else { self.tree.kind.inner_max(buf.len()) };
@@ -68,7 +81,9 @@ impl Walk<'_> {
         }
         let body = &buf[NodeHeader::SIZE..];
         if level == 0 {
-            for record in body.chunks_exact(self.tree.kind.record_size).take(count) {
+            let size = self.tree.kind.record_size;
+            let records = body.chunks_exact(size).take(count).enumerate();
+            for (_, record) in records.filter(|&(index, _)| is_there(index, size)) {
                 let word = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
                 let key = word >> self.tree.kind.key_shift;
                 let in_order = self.last.is_none_or(|last| last < key);
@@ -81,16 +96,18 @@ impl Walk<'_> {
             }
             return;
         }
-        let entries: Vec<(u64, u64)> = body
+        let entries: Vec<(usize, u64, u64)> = body
             .chunks_exact(ChildEntry::SIZE)
             .take(count)
             .map(ChildEntry::read)
-            .map(|entry: &ChildEntry| (U64::get(entry.key), U64::get(entry.child)))
+            .enumerate()
+            .filter(|&(index, _)| is_there(index, ChildEntry::SIZE))
+            .map(|(index, entry): (usize, &ChildEntry)| (index, U64::get(entry.key), U64::get(entry.child)))
             .collect();
         drop(buf);
-        for (index, &(key, child)) in entries.iter().enumerate() {
+        for (at, &(index, key, child)) in entries.iter().enumerate() {
             let child_low = if index == 0 { low } else { Some(key) };
-            let child_high = entries.get(index + 1).map_or(high, |&(next, _)| Some(next));
+            let child_high = entries.get(at + 1).map_or(high, |&(_, next, _)| Some(next));
             let ordered = match (child_low, child_high) {
                 (Some(low), Some(high)) => low < high,
                 _ => true,

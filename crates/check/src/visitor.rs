@@ -9,6 +9,10 @@ pub(crate) trait Visitor {
     fn node(&mut self, block: FsBlock) -> bool;
     fn record(&mut self, record: &[u8]);
     fn damage(&mut self, damage: Damage);
+    /// Some sectors of a node of a B+ tree cannot be read, and its header is right. `is_whole`: they held zeros. True: go on with what there is.
+    fn part(&mut self, _is_whole: bool) -> bool {
+        false
+    }
     /// A node leads to nothing.
     fn empty(&mut self, block: FsBlock) {
         self.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());

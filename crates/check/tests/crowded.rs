@@ -1,9 +1,14 @@
 //! Repair where little is free: what it writes anew needs blocks, and so do the trees of the groups it takes them from.
 
+mod common;
+
+use common::{Builder, SMALL, Shape};
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_format::btree::NodeHeader;
+use myriad_format::choices::{Choices, Directory};
+use myriad_format::dir_tree::{DirNodeHeader, DirTreeEntry};
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, header};
@@ -106,4 +111,37 @@ fn a_group_not_used_yet_gives_what_is_missing() {
         let after = superblock(&device);
         assert_eq!((after.inodes_used, after.ag_high_water.get()), (before.inodes_used, 2));
     }
+}
+
+/// The new tree of a directory was written beside the old one, whose blocks nobody else could have: on a full volume one wrong byte of an entry kept the
+/// volume from being repaired.
+#[test]
+fn a_directory_tree_is_written_anew_on_a_full_volume() {
+    let choices = Choices { directory: Directory::Tree, ..SMALL.choices };
+    let shape = Shape { block_count: 2 * u64::from(SMALL.ag_blocks), choices, ..SMALL };
+    let mut builder = Builder::new(shape);
+    let root = builder.root;
+    builder.gap = 0;
+    let file = builder.file(root, b"file", 0, &[]);
+    let directory = builder.dir(root, b"many", 1, 0);
+    for number in 0..1500 {
+        builder.link(directory, format!("name {number}").as_bytes(), file);
+    }
+    builder.lay_out_directory(directory);
+    for (ag, name) in [(0, b"first"), (1, b"other")] {
+        let rest = builder.file(root, name, ag, &[]);
+        builder.fill_up(rest, ag, 12, ag);
+    }
+    let image = builder.finish();
+    let whole = check(image.device.clone(), None, &options(false)).unwrap();
+    assert_eq!(whole.finding_count, 0, "{:?}", whole.findings);
+    let leaves = image.blocks_of(BlockKind::DirTree, directory.0);
+    let leaf = leaves.into_iter().find(|&leaf| DirNodeHeader::read(&image.read(leaf)).level == 0).unwrap();
+    image.change(leaf, |bytes| {
+        let heap = DirNodeHeader::read(bytes).heap.get() as usize;
+        DirTreeEntry::read_mut(&mut bytes[heap..]).file_type = 2;
+    });
+    let report = check(image.device.clone(), None, &options(true)).expect("finds room");
+    assert!(report.repaired && report.remaining_count == 0, "{:?}", report.remaining);
+    assert_eq!(report.totals.entries, whole.totals.entries);
 }

@@ -446,16 +446,9 @@ fn the_index_of_one_directory_is_not_written_over_the_root_of_another() {
             session.create(&*format!("{directory}/a file with number {name}"), 0o644).unwrap();
         }
     }
-    let file = session.open("/file", OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE }).unwrap();
-    let mut size = 0;
-    for part in [1 << 20, 1 << 16, 4096] {
-        while file.write_at(&vec![7; part], size).is_ok_and(|written| written == part) && file.sync().is_ok() {
-            size += part as u64;
-        }
-    }
+    let ino = fill(&fs);
     let before: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
-    let ino = session.lstat("/file").unwrap().ino;
-    drop((file, session));
+    drop(session);
     fs.close().unwrap();
     change_inode(&device, ino, |raw| raw.nlink.set(3));
     let report = check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("a repair");
@@ -464,4 +457,46 @@ fn the_index_of_one_directory_is_not_written_over_the_root_of_another() {
     let fs = open(&device);
     let after: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
     assert!(after == before);
+}
+
+/// Repair filled the leaves of new indexes to three quarters, and the engine fills them further: on a full volume there was no room for the new indexes
+/// of many directories of some 200 names, and the volume could never be changed again.
+#[test]
+fn new_indexes_take_no_more_room_than_the_old_ones() {
+    let device = Arc::new(MemoryDevice::new(32 << 20));
+    let mkfs = MkfsOptions { ag_size: Some(32 << 20), seed: Some(7), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &mkfs).expect("mkfs");
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    let directories: Vec<String> = (0..150).map(|number| format!("/{number}")).collect();
+    for directory in &directories {
+        session.mkdir(directory, 0o755).unwrap();
+        session.create(&*format!("{directory}/0"), 0o644).unwrap();
+        for name in 1..205 {
+            session.link(&*format!("{directory}/0"), &*format!("{directory}/a file with number {name}")).unwrap();
+        }
+    }
+    let ino = fill(&fs);
+    let before: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
+    drop(session);
+    fs.close().unwrap();
+    change_inode(&device, ino, |raw| raw.nlink.set(3));
+    let report = check(device.clone(), None, &Options { repair: true, ..Options::default() }).expect("a repair");
+    assert!(report.repaired && report.is_sound(), "{:?}", report.remaining);
+    let fs = open(&device);
+    let after: Vec<_> = directories.iter().map(|directory| names_in(&fs, directory)).collect();
+    assert!(after == before);
+}
+
+/// Writes a file until the volume has no room; its number.
+fn fill(fs: &Fs) -> u64 {
+    let session = fs.session(Cred::root());
+    let file = session.open("/file", OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE }).unwrap();
+    let mut size = 0;
+    for part in [1 << 20, 1 << 16, 4096] {
+        while file.write_at(&vec![7; part], size).is_ok_and(|written| written == part) && file.sync().is_ok() {
+            size += part as u64;
+        }
+    }
+    session.lstat("/file").unwrap().ino
 }

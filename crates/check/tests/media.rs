@@ -2,13 +2,19 @@
 
 mod common;
 
-use common::Worn;
+use common::{Builder, Image, SHAPE, SMALL, Shape, Worn, sample};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session, SetAttr};
+use myriad_format::btree::NodeHeader;
+use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
+use myriad_format::dir_tree::DirNodeHeader;
+use myriad_format::extent::{Extent, RawExtent};
+use myriad_format::inode::{BodyHeader, RawInode};
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
+use myriad_format::xattr::{AttrBlockHeader, AttrIter};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -235,5 +241,199 @@ fn groups_are_found_though_nothing_says_how_many_there_are() {
         assert!(report.repaired && report.is_sound(), "{damage}: {}", text(&report));
         assert_eq!(report.totals.inodes, before.totals.inodes, "{damage}: {}", text(&report));
         assert_eq!(report.totals.entries, before.totals.entries, "{damage}: {}", text(&report));
+    }
+}
+
+/// Repairs a volume, some sectors of which cannot be read, each given by its first byte.
+fn repaired(image: &Image, sectors: &[u64]) -> Report {
+    let worn = Worn::new(image.device.clone(), sectors.iter().map(|&at| at..at + 512).collect());
+    let report = check(worn, None, &REPAIR).unwrap();
+    assert!(report.repaired && report.is_sound(), "{}", text(&report));
+    report
+}
+
+/// The first byte of a block.
+fn start_of(image: &Image, block: FsBlock) -> u64 {
+    block.0 << image.geometry.block_bits
+}
+
+/// One sector of a node could not be read, and all that the node led to was lost.
+#[test]
+fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
+    let mut b = Builder::new(SHAPE);
+    let root = b.root;
+    let file = b.file(root, b"file", 0, &[1; 100]);
+    let image = b.finish();
+    let leaf = start_of(&image, image.blocks_of(BlockKind::ExtentTree, file.0)[0]);
+    // Behind the last extent, and where 32 of them are.
+    for (sector, lost) in [(3584, 0), (1024, 32)] {
+        let image = Image { device: Arc::new(image.device.clone_image()), ..image };
+        repaired(&image, &[leaf + sector]);
+        assert_eq!(image.inode(file).block_total(), 101 - lost);
+    }
+}
+
+/// A sector of a group's header or of its inode tree could not be read, nothing in it was in use, and the group was searched for inodes: that brings
+/// back what was removed.
+#[test]
+fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
+    let image = sample(SHAPE).image;
+    let tree = image.blocks_of(BlockKind::InodeTree, 0)[0];
+    let sectors = [tree, image.header_block(0)].map(|block| start_of(&image, block) + 3584);
+    let report = repaired(&image, &sectors);
+    assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
+}
+
+/// As [`an_unreadable_sector_of_a_directory_costs_the_names_in_it`], of a tree.
+#[test]
+fn an_unreadable_sector_of_a_directory_tree_costs_the_names_in_it() {
+    let choices = Choices { directory: Directory::Tree, ..SHAPE.choices };
+    let sample = sample(Shape { choices, ..SHAPE });
+    let image = &sample.image;
+    let before = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap().totals.entries;
+    let leaves = image.blocks_of(BlockKind::DirTree, sample.big.0);
+    let leaf = leaves.into_iter().find(|&leaf| DirNodeHeader::read(&image.read(leaf)).level == 0).unwrap();
+    let report = repaired(image, &[start_of(image, leaf) + 2560]);
+    let lost = before - report.totals.entries;
+    assert!((1..40).contains(&lost), "{lost}: {}", text(&report));
+}
+
+/// Of a directory half of the map was lost. More blocks than a bound would have had to be filled in, and the names in all others were given up.
+#[test]
+fn names_behind_a_large_hole_stay() {
+    let mut b = Builder::new(Shape { ag_blocks: 8192, region_blocks: 8192, block_count: 2 * 8192, ..SMALL });
+    let root = b.root;
+    let file = b.file(root, b"file", 0, &[]);
+    let directory = b.dir(root, b"directory", 1, 0);
+    for number in 0..4800 {
+        b.link(directory, format!("{number:0200}").as_bytes(), file);
+    }
+    let image = b.finish();
+    let record = |bytes: &[u8]| Extent::decode(RawExtent::read(&bytes[64..]), &image.geometry, directory).unwrap();
+    for node in image.blocks_of(BlockKind::ExtentTree, directory.0) {
+        let bytes = image.read(node);
+        if NodeHeader::read(&bytes).level.get() == 0 && record(&bytes).file_block.0 < 1100 {
+            image.smash(node);
+        }
+    }
+    let report = repaired(&image, &[]);
+    assert!((2300..2700).contains(&report.totals.entries), "{}: {}", report.totals.entries, text(&report));
+}
+
+/// Zeros that stood for a sector that could not be read were taken for a part of where a link leads, and of the value of an attribute.
+#[test]
+fn zeros_for_what_cannot_be_read_are_no_contents() {
+    let target = [b't'; 600];
+    let acl = &b"system.posix_acl_access"[..];
+    for what in ["link", "attribute", "acl"] {
+        let mut b = Builder::new(SHAPE);
+        let root = b.root;
+        let ino = match what {
+            "link" => b.inline(root, b"link", 0o120777, &target),
+            _ => {
+                let file = b.inode(0, 0o100644, 6);
+                b.link(root, b"file", file);
+                let second = if what == "acl" { acl } else { b"user.b" };
+                b.body_attributes(file, &[(b"user.a", b"1"), (second, &target)]);
+                file
+            }
+        };
+        let mode = &mut b.node(ino).raw.mode;
+        mode.set(mode.get() | 0o070);
+        let image = b.finish();
+        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert_eq!(whole.finding_count, 0, "{}", text(&whole));
+        let raw = image.inode(ino);
+        let (block, _) = image.geometry.locate(ino).unwrap();
+        // The last sector that has any of it.
+        let end = (u64::from(raw.body_first.get()) + u64::from(raw.body_slots)) * SLOT_SIZE as u64;
+        let report = repaired(&image, &[start_of(&image, block) + (end - 1) / 512 * 512]);
+        let raw = image.inode(ino);
+        let is_gone = u64::from(what == "link");
+        assert_eq!(report.totals.inodes, whole.totals.inodes - is_gone, "{what}: {}", text(&report));
+        if what != "link" {
+            let bytes = image.read(block);
+            let body = &bytes[usize::from(raw.body_first.get()) * SLOT_SIZE..];
+            let (data, attributes) = (BodyHeader::read(body).data_len.get(), BodyHeader::read(body).attr_len.get());
+            let list = &body[BodyHeader::SIZE..][usize::from(data)..][..usize::from(attributes)];
+            let names: Vec<&[u8]> = AttrIter::new(list).map(|attribute| attribute.unwrap().0).collect();
+            assert_eq!(names, [b"user.a"], "{what}");
+            assert_eq!(raw.mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
+        }
+    }
+}
+
+/// How many entry blocks a directory has made only the root of its index says, in its first sector. Another one could not be read, and the blocks mapped
+/// ahead were taken for lost ones.
+#[test]
+fn a_damaged_root_of_an_index_still_says_how_many_blocks_there_are() {
+    let device = volume(None, true);
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    let session = fs.session(Cred::root());
+    session.mkdir("many", 0o755).unwrap();
+    session.create("many/first", 0o644).unwrap();
+    for file in 0..3300 {
+        session.link("many/first", &*format!("many/another name, with number {file}")).unwrap();
+    }
+    let many = session.lstat("many").unwrap().ino;
+    drop(session);
+    fs.close().unwrap();
+    let geometry = superblock(&*device).geometry();
+    let (block, slot) = geometry.locate(Ino(many)).unwrap();
+    let mut bytes = vec![0; 4096];
+    device.read(block.0 << geometry.block_bits, &mut bytes).unwrap();
+    let root = RawInode::read(&bytes[geometry.inode_offset(slot)..]).index_root().unwrap();
+    let at = root.0 << geometry.block_bits;
+    for is_readable in [false, true] {
+        let image = Arc::new(device.clone_image());
+        let bad = at + 3584..at + 4096;
+        let worn = if is_readable {
+            image.write(at + 4000, &[0xee]).unwrap();
+            Worn::new(image, Vec::new())
+        } else {
+            Worn::new(image, vec![bad])
+        };
+        let report = check(worn, None, &REPAIR).unwrap();
+        assert!(report.repaired && report.is_sound(), "{}", text(&report));
+        assert!(!report.actions.iter().any(|action| action.contains("is lost")), "{}", text(&report));
+    }
+}
+
+/// One damaged block of a chain of attributes cost all of them. Where an ACL may be among those that are lost, its mask does not become the rights of the
+/// owning group.
+#[test]
+fn a_damaged_block_of_attributes_costs_those_behind_it() {
+    for has_acl in [false, true] {
+        let mut b = Builder::new(SHAPE);
+        let root = b.root;
+        let file = b.file(root, b"file", 0, &[1]);
+        let names: Vec<String> = (0..30).map(|number| format!("user.{number}")).collect();
+        let value = [b'v'; 300];
+        let mut attributes: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &value[..])).collect();
+        if has_acl {
+            attributes.push((b"system.posix_acl_access", b"acl"));
+        }
+        b.chain_attributes(file, &attributes);
+        let mode = &mut b.node(file).raw.mode;
+        mode.set(mode.get() | 0o070);
+        let image = b.finish();
+        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert_eq!(whole.finding_count, 0, "{}", text(&whole));
+        let mut blocks = image.blocks_of(BlockKind::Attributes, file.0);
+        assert_eq!(blocks.len(), 3);
+        blocks.sort_by_key(|&block| AttrBlockHeader::read(&image.read(block)).index.get());
+        image.smash(blocks[2]);
+        repaired(&image, &[]);
+        let raw = image.inode(file);
+        assert_eq!(raw.attribute_root().map(|root| (root.block, root.count)), Some((blocks[0], 2)));
+        let mut list = Vec::new();
+        for &block in &blocks[..2] {
+            let bytes = image.read(block);
+            let length = AttrBlockHeader::read(&bytes).length.get() as usize;
+            list.extend_from_slice(&bytes[AttrBlockHeader::SIZE..][..length]);
+        }
+        let left: Vec<&[u8]> = AttrIter::new(&list).map(|attribute| attribute.unwrap().0).collect();
+        assert!(left.len() > 20 && left.iter().zip(&names).all(|(left, name)| *left == name.as_bytes()));
+        assert_eq!(raw.mode.get() & 0o070, if has_acl { 0 } else { 0o070 });
     }
 }

@@ -295,3 +295,22 @@ fn a_table_that_was_never_made_is_found_missing_and_made() {
     let report = scrub(device.clone(), true);
     assert!(report.repaired && report.is_sound(), "{}", report.to_json());
 }
+
+/// A sector of a table's block could not be read: none of the block's checksums counted, and whatever the data was, it was taken as it is.
+#[test]
+fn an_unreadable_sector_of_a_table_costs_the_checksums_in_it() {
+    let device = make(true);
+    change(&device, |session| put(session, "/letter", &vec![b'l'; 20 * BLOCK as usize]));
+    let table = find(&device, b"MYCS")[0];
+    let mut block = vec![0; BLOCK as usize];
+    device.read(table, &mut block).unwrap();
+    let first = (64..block.len()).step_by(4).find(|&at| block[at..at + 4] != [0; 4]).unwrap() as u64;
+    // A sector without any of these.
+    let bad = table + if first < 2048 { BLOCK - 512 } else { 512 };
+    let sector = bad..bad + 512;
+    let worn = Worn::new(device, vec![sector]);
+    let report = check(worn, None, &Options { repair: true, scrub: true, ..Options::default() }).unwrap();
+    assert!(report.repaired && report.is_sound(), "{}", report.to_json());
+    let told = |text: &str| report.actions.iter().any(|action| action.contains(text));
+    assert!(told("that agree with what was left: 20, that were taken as they are: 0"), "{:?}", report.actions);
+}

@@ -89,7 +89,8 @@ impl Repair<'_> {
     fn write_table(&mut self, table: FsBlock) -> Result<(), CheckError> {
         let mut old = self.reader.new_buffer();
         // Sectors that are left of it are worth a look only if it is what was once written here.
-        let is_ours = self.reader.read_raw(table, &mut old).is_ok() && {
+        let is_read = self.reader.read_raw(table, &mut old).is_ok() || self.reader.read_sectors(table, &mut old);
+        let is_ours = is_read && {
             let head = BlockHeader::read(&old);
             head.magic.get() == BlockKind::Checksums.magic()
                 && head.volume == self.reader.volume

@@ -1,7 +1,7 @@
 //! What repairs of directories of every kind share: entries put right in place, and what becomes of a directory once its entries are known.
 
 use super::entries::{Entry, entry_at, length_at, next_entry};
-use super::indexed::build::{Record, write_index};
+use super::indexed::build::{Record, index_blocks_max, write_index};
 use super::indexed::position;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -272,9 +272,10 @@ impl Repair<'_> {
         if has_index {
             let reader = self.reader.clone();
             let counts = (pass.room_head, end as u32);
+            let fill = self.fill_for(index_blocks_max(pass.records.len(), reader.block_size()));
             let blocks;
             (index_root, blocks) =
-                write_index(&reader, directory.0, &mut pass.records, counts, &mut || self.take(None))?;
+                write_index(&reader, directory.0, &mut pass.records, counts, fill, &mut || self.take(None))?;
             total += blocks;
         }
         let attributes = self.take_out_attributes(directory)?;

@@ -26,6 +26,7 @@ mod names;
 mod repair;
 mod slots;
 
+pub(crate) use indexed::Made;
 pub(crate) use names::{Directories, Names};
 
 use crate::attributes::check_attributes;

@@ -6,7 +6,7 @@ use crate::io::Damage;
 use crate::map::pointers;
 use crate::map::{Map, map_of};
 use crate::options::CheckError;
-use crate::repair::build::{Fill, node_count, write_tree};
+use crate::repair::build::{Fill, node_count, write, write_tree};
 use crate::repair::pending::{BuiltMap, Salvaged};
 use crate::repair::volume::{Item, Repair, no_room, state};
 use crate::slots::{inode_at, is_type};
@@ -32,8 +32,23 @@ pub(crate) struct Salvage<'a> {
     /// Where nodes are to be claimed: for which inode, and those that were.
     pub nodes: Option<(Ino, Vec<FsBlock>)>,
     pub damaged: bool,
+    /// A node cannot be read as a whole, and nothing of it is missing: it has to be written elsewhere.
+    pub is_worn: bool,
     /// Nodes followed where none are claimed: each only once.
     pub followed: HashSet<FsBlock>,
+}
+
+/// A chain of attribute blocks, as far as it is right.
+#[derive(Default)]
+struct Chain {
+    /// Those that nobody else has.
+    blocks: Vec<FsBlock>,
+    /// Bytes of the list up to the end of each of the first of them.
+    ends: Vec<usize>,
+    /// Bytes of the list, up to the end of the last attribute that is right.
+    kept: usize,
+    names: HashSet<Vec<u8>>,
+    is_whole: bool,
 }
 
 impl Visitor for Salvage<'_> {
@@ -62,6 +77,12 @@ impl Visitor for Salvage<'_> {
 
     fn damage(&mut self, _: Damage) {
         self.damaged = true;
+    }
+
+    fn part(&mut self, is_whole: bool) -> bool {
+        self.is_worn |= is_whole;
+        self.damaged |= !is_whole;
+        true
     }
 }
 
@@ -186,6 +207,7 @@ impl Repair<'_> {
                     record: &mut record,
                     nodes: Some((ino, Vec::new())),
                     damaged: false,
+                    is_worn: false,
                     followed: HashSet::new(),
                 };
                 match map {
@@ -193,7 +215,7 @@ impl Repair<'_> {
                     Map::Pointers(list) => pointers::walk(&self.reader, ino, bits, &list, &mut salvage),
                     Map::None | Map::Inline(_) => unreachable!("matched above"),
                 }
-                let map_damaged = salvage.damaged;
+                let map_damaged = salvage.damaged || salvage.is_worn;
                 nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
                 damaged |= map_damaged;
             }
@@ -294,8 +316,14 @@ impl Repair<'_> {
                 !extent.unwritten && (extent.start..extent.start.offset_by(extent.length.into())).contains(&block)
             });
         };
-        let mut salvage =
-            Salvage { repair: self, record: &mut record, nodes: None, damaged: false, followed: HashSet::new() };
+        let mut salvage = Salvage {
+            repair: self,
+            record: &mut record,
+            nodes: None,
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        };
         if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
             pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
         }
@@ -303,7 +331,7 @@ impl Repair<'_> {
         is_found || is_node
     }
 
-    /// The attributes in the body that can be read; a damaged chain of blocks goes as a whole. Flags follow.
+    /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.
     fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
         // What a repair has copied to a block, and is there to stay if that cannot be read.
         if !raw.has_flag(flag::ATTR_BODY)
@@ -318,17 +346,24 @@ impl Repair<'_> {
                 xattr::push(&mut kept, name, value);
             }
         }
-        let mut blocks = Vec::new();
+        let mut blocks = 0;
         if let Some(root) = raw.attribute_root() {
-            match self.read_chain(ino, root.block, u64::from(root.count), &mut blocks, &names) {
-                Some(found) => names.extend(found),
-                None => {
-                    for block in blocks.drain(..) {
-                        self.blocks.release(block, 1);
-                    }
-                    raw.set_attribute_root(None);
-                    self.act(format!("inode {ino}: its attribute blocks were damaged and are gone"));
-                }
+            let chain = self.read_chain(ino, root, &names);
+            blocks = chain.blocks.len();
+            if !chain.is_whole {
+                blocks = self.cut_chain(ino, &chain).unwrap_or(0);
+                self.left.extend(chain.blocks[blocks..].iter().map(|&block| (block, 1)));
+                raw.set_attribute_root((blocks > 0).then_some(AttributeRoot { count: blocks as u16, ..root }));
+                self.act(match blocks {
+                    0 => format!("inode {ino}: its attribute blocks were damaged and are gone"),
+                    _ => format!("inode {ino}: its attribute blocks were damaged; kept the attributes before that"),
+                });
+            }
+            if blocks > 0 {
+                names.extend(chain.names);
+            }
+            if !chain.is_whole && !names.contains(ACL_NAMES[0]) {
+                may_have_lost_acl(raw, &[]);
             }
         }
         let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
@@ -337,7 +372,7 @@ impl Repair<'_> {
         raw.flags.set(flags);
         self.features |= if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR };
         self.features |= if has_acl { feature::COMPATIBLE_ACL } else { 0 };
-        (kept, blocks.len() as u64)
+        (kept, blocks as u64)
     }
 
     /// Whether a block holds this list of attributes and nothing else.
@@ -349,43 +384,59 @@ impl Repair<'_> {
         }
     }
 
-    /// Reads and claims a chain; the names in it, none of which is among `others`. `None` if anything is wrong with it.
-    fn read_chain(
-        &self,
-        ino: Ino,
-        mut next: FsBlock,
-        count: u64,
-        blocks: &mut Vec<FsBlock>,
-        others: &HashSet<Vec<u8>>,
-    ) -> Option<HashSet<Vec<u8>>> {
+    /// Reads and claims a chain, in which no name may be among `others`.
+    fn read_chain(&self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
+        let mut chain = Chain::default();
         let mut list = Vec::new();
         let mut buf = self.reader.new_buffer();
+        let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
             if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
-                return None;
+                break;
             }
-            blocks.push(next);
-            self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).ok()?;
+            chain.blocks.push(next);
+            let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();
             let head = AttrBlockHeader::read(&buf);
             let length = head.length.get() as usize;
-            if head.index.get() as usize != blocks.len() - 1 || length > buf.len() - AttrBlockHeader::SIZE {
-                return None;
+            let is_next = head.index.get() as usize == chain.ends.len();
+            if !is_read || !is_next || length > buf.len() - AttrBlockHeader::SIZE {
+                break;
             }
             list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
+            chain.ends.push(list.len());
             next = FsBlock(head.next.get());
         }
-        if blocks.len() as u64 != count || list.len() > LIST_MAX {
-            return None;
-        }
-        let mut names = HashSet::new();
-        for attribute in AttrIter::new(&list) {
-            let (name, _) = attribute.ok()?;
-            if !xattr::has_namespace(name) || others.contains(name) || !names.insert(name.to_vec()) {
-                return None;
+        let mut kept = Vec::new();
+        for (name, value) in AttrIter::new(&list).map_while(Result::ok) {
+            xattr::push(&mut kept, name, value);
+            let is_new = xattr::has_namespace(name) && !others.contains(name) && kept.len() <= LIST_MAX;
+            if !is_new || !chain.names.insert(name.to_vec()) {
+                break;
             }
+            chain.kept = kept.len();
         }
-        Some(names)
+        chain.is_whole =
+            next == FsBlock::NONE && chain.ends.len() == usize::from(root.count) && chain.kept == list.len();
+        chain
+    }
+
+    /// Ends a chain of which a part is lost behind the last attribute that is kept; how many blocks it has then. Only the header of its last block
+    /// changes, which lies in one sector, and the next repair finds all that this one has kept.
+    fn cut_chain(&self, ino: Ino, chain: &Chain) -> Result<usize, CheckError> {
+        if chain.kept == 0 {
+            return Ok(0);
+        }
+        let last = chain.ends.partition_point(|&end| end < chain.kept);
+        let start = if last == 0 { 0 } else { chain.ends[last - 1] };
+        let mut buf = self.reader.new_buffer();
+        let reread = self.reader.read(chain.blocks[last], BlockKind::Attributes, ino.0, &mut buf);
+        reread.map_err(|damage| CheckError::Repair(format!("attributes cannot be read again: {damage:?}")))?;
+        let head = AttrBlockHeader::read_mut(&mut buf);
+        head.length.set((chain.kept - start) as u32);
+        head.next.set(0);
+        write(&self.reader, chain.blocks[last], &mut buf)?;
+        Ok(last + 1)
     }
 
     /// Writes the file maps that were damaged. All inodes' blocks are known by now. New trees are durable before an inode
@@ -454,7 +505,14 @@ impl Repair<'_> {
         if extents.len() <= inline_max {
             return Ok(Some(None));
         }
-        let need = node_count(btree::EXTENTS, extents.len(), self.reader.block_size(), fill);
+        let block_size = self.reader.block_size();
+        let mut fill = fill;
+        let mut need = node_count(btree::EXTENTS, extents.len(), block_size, fill);
+        if fill == Fill::Ample {
+            // The search for more would take what is kept, and the roots of indexes.
+            fill = self.fill_for(need as u64);
+            need = node_count(btree::EXTENTS, extents.len(), block_size, fill);
+        }
         let Some(mut places) = self.take_all(need)? else { return Ok(None) };
         let records: Vec<u8> = extents.iter().flat_map(|extent| extent.encode().as_bytes().to_vec()).collect();
         let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
@@ -604,6 +662,15 @@ fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork
         None if raw.is_dir() => Fork::Directory { index, extent: list.first().copied() },
         None if list.is_empty() => Fork::None,
         None => Fork::Extents(InlineExtents::new(&list).expect("it has no tree, so they fit the fork")),
+    }
+}
+
+/// Some attributes of an inode are lost, and these are left. If an access ACL was there, its mask stands where the rights of the owning group do
+/// without one, and may be wider than they were.
+pub(crate) fn may_have_lost_acl(raw: &mut RawInode, left: &[u8]) {
+    let has_access_acl = AttrIter::new(left).map_while(Result::ok).any(|(name, _)| name == ACL_NAMES[0]);
+    if raw.has_flag(flag::HAS_ACL) && !has_access_acl {
+        raw.mode.set(raw.mode.get() & !0o070);
     }
 }
 

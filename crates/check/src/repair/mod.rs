@@ -20,6 +20,8 @@
 //!      them is sound by itself. Trees and indexes are never needed to find them, but for
 //!      one number: how many entry blocks a directory has made is in its index root, which stays until a new one is named, unless there is no other
 //!      room. A group's old inode tree is there until the new one is. And the volume is marked as in use until all is durable.
+//!      Only where no block is free is a file's map, or the tree of a directory's names, written over the old one: power lost before the inode
+//!      names it costs the map, or the names.
 //!   4. An inode in the block at hand names no block that is not durable, because the block at hand may be written at any time, before or after other
 //!      writes since the last flush. Blocks that the inode named before it was changed are given to no other inode until the change is durable.
 //!
@@ -49,6 +51,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use volume::{KEPT_SHIFT, Repair, in_use, write_superblock};
+use zerocopy::IntoBytes;
 
 /// Looks, repairs if anything was found, and looks again. A scrub comes last: repair changes no file's contents, and the
 /// second look tells whose they are.
@@ -217,12 +220,13 @@ impl<'a> Repair<'a> {
             // The new log begins beyond every LSN that a block has, known to the old one or not.
             replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
         }
-        bring_home(device, &superblock, &replayed, &mut actions)?;
+        bring_home(device, &superblock, is_copy, &replayed, &mut actions)?;
         let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
         let (mut superblock, is_old) = match superblock::find(&**device) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
-                (found, damage.is_some())
+                let newest = if damage.is_some() { with_changes(&found, &replayed) } else { found };
+                (newest, damage.is_some())
             }
             _ => (superblock, true),
         };
@@ -367,10 +371,27 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// Writes home what the log holds.
+/// A copy of the superblock with what the log has of the superblock itself, if together they describe the same volume.
+fn with_changes(copy: &Superblock, replay: &Replay) -> Superblock {
+    let mut buf = vec![0; copy.geometry().block_size()];
+    buf[..Superblock::SIZE].copy_from_slice(copy.as_bytes());
+    if replay.overlay.as_ref().and_then(|overlay| overlay.apply(FsBlock(0), &mut buf)).is_none() {
+        return *copy;
+    }
+    Superblock::read_mut(&mut buf).header.address.set(0);
+    header::reseal(&mut buf, &copy.volume(), FsBlock(0));
+    Superblock::decode(&buf, FsBlock(0))
+        .ok()
+        .filter(|newest| superblock::describes_same(copy, newest) && newest.geometry() == copy.geometry())
+        .unwrap_or(*copy)
+}
+
+/// Writes home what the log holds. A superblock that is damaged there (`is_damaged`) stays so until it is marked as in use: the log has
+/// parts of it only, and a checksum for the rest would make that a superblock to go by.
 fn bring_home(
     device: &Arc<dyn BlockDevice>,
     superblock: &Superblock,
+    is_damaged: bool,
     replay: &Replay,
     actions: &mut Vec<String>,
 ) -> Result<(), CheckError> {
@@ -379,7 +400,8 @@ fn bring_home(
     let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
     let mut buf = reader.new_buffer();
     let mut count = 0_u64;
-    for (block, _) in overlay.blocks().filter(|(block, _)| block.0 < geometry.block_count) {
+    let first = u64::from(is_damaged);
+    for (block, _) in overlay.blocks().filter(|(block, _)| (first..geometry.block_count).contains(&block.0)) {
         let missing = match reader.read_raw(block, &mut buf) {
             Ok(_) => Vec::new(),
             Err(_) => reader.read_each_sector(block, &mut buf),

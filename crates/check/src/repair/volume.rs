@@ -1,8 +1,9 @@
 //! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand, and the free blocks.
 
-use super::build::{flush, write};
+use super::build::{Fill, flush, write};
 use super::pending::{Changed, Salvaged};
 use crate::blocks::Blocks;
+use crate::directory::Made;
 use crate::io::Reader;
 use crate::options::{CheckError, Progress};
 use myriad_format::choices::Choices;
@@ -66,7 +67,7 @@ pub(crate) struct Repair<'a> {
     /// each has made. They are nobody else's.
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
-    pub(crate) made: BTreeMap<Ino, u64>,
+    pub(crate) made: BTreeMap<Ino, Made>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
     /// Directories whose new maps and indexes are not named yet.
@@ -215,6 +216,34 @@ impl Repair<'_> {
             }
             self.free_run = (0, 0);
         }
+    }
+
+    /// How full the nodes of something new are that takes at most so many blocks. The engine fills an index fuller than a repair that has room:
+    /// where there is none, what is written anew must not take more than what it replaces.
+    pub(crate) fn fill_for(&mut self, blocks: u64) -> Fill {
+        if self.can_spare(blocks) { Fill::Ample } else { Fill::Full }
+    }
+
+    /// Whether groups can spare so many blocks besides what is kept for their own trees.
+    fn can_spare(&mut self, blocks: u64) -> bool {
+        if self.kept_shift > KEPT_SHIFT {
+            return false;
+        }
+        if self.free_run.1 >= blocks || self.ag_used < self.geometry.ag_count {
+            return true;
+        }
+        let mut found = 0;
+        for ag in (self.spare_group..self.ag_used).map(AgNo) {
+            let kept = u64::from(self.geometry.blocks_in(ag)) >> KEPT_SHIFT;
+            found += self.room_in(ag).free.saturating_sub(kept);
+            if found >= blocks {
+                return true;
+            }
+            if found == 0 {
+                self.spare_group = ag.0 + 1;
+            }
+        }
+        false
     }
 
     /// A free run in a group that can spare it: its own trees are written last, from what is left in it.

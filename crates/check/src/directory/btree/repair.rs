@@ -7,17 +7,16 @@
 use super::check::{AHEAD_MAX, Met, Tree, entry_at, leaf_entries};
 use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
-use crate::io::Damage;
 use crate::options::CheckError;
-use crate::repair::build::write;
-use crate::repair::volume::Repair;
+use crate::repair::build::{Fill, write};
+use crate::repair::volume::{Repair, no_room};
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, fan_out, key, leaf_room,
     tree_entry_size,
 };
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
 
 /// An entry, taken out of its node.
@@ -163,43 +162,46 @@ impl Repair<'_> {
         (found, false)
     }
 
-    /// Hands the nodes of a directory before a file block to `f`, as far as they can be read, and whether each is torn: that is,
-    /// all but its checksum is right.
+    /// Hands the nodes of a directory before a file block to `f`, as far as they can be read, and whether each is torn.
     fn each_leaf(&self, directory: Ino, extents: &[Extent], until: u64, f: &mut dyn FnMut(&[u8], bool)) {
         let mut buf = self.reader.new_buffer();
         for extent in extents {
             for at in (0..u64::from(extent.length)).filter(|at| extent.file_block.0 + at < until) {
                 let block = extent.start.offset_by(at);
-                match self.reader.read(block, BlockKind::DirTree, directory.0, &mut buf) {
-                    Ok(()) => f(&buf, false),
-                    Err(Damage::Corrupt(Corrupt::BlockCrc { .. })) => {
-                        let head = BlockHeader::read(&buf);
-                        if head.volume == self.reader.volume
-                            && head.address.get() == block.0
-                            && head.owner.get() == directory.0
-                        {
-                            f(&buf, true);
-                        }
-                    }
-                    Err(_) => {}
+                if let Some(is_torn) = self.read_torn(directory, block, BlockKind::DirTree, &mut buf) {
+                    f(&buf, is_torn);
                 }
             }
         }
     }
 
-    /// Gives a directory a new tree of these entries; `left` is what it has no longer then.
+    /// Gives a directory a new tree of these entries; `left` is what it has no longer then. Where there is no other room the new one takes the old
+    /// one's place: power lost before the inode names it costs the directory's names.
     fn write_tree(
         &mut self,
         directory: Ino,
         mut pass: Pass,
         mut entries: Vec<Kept>,
-        left: Vec<(FsBlock, u64)>,
+        mut left: Vec<(FsBlock, u64)>,
     ) -> Result<(), CheckError> {
+        let mut is_in_place = false;
         entries.sort_by_key(|entry| key(entry.tag, entry.number));
         number_again(&mut entries);
         let mut extents = Vec::new();
         if !entries.is_empty() {
-            let levels = plan(&entries, self.reader.block_size());
+            let count = |levels: &[Vec<Contents>]| levels.iter().map(Vec::len).sum::<usize>();
+            let mut levels = plan(&entries, self.reader.block_size(), Fill::Ample);
+            if self.fill_for(count(&levels) as u64) == Fill::Full {
+                levels = plan(&entries, self.reader.block_size(), Fill::Full);
+            }
+            let places = match self.take_all(count(&levels))? {
+                Some(places) => places,
+                None => {
+                    is_in_place = true;
+                    self.release(std::mem::take(&mut left));
+                    self.take_all(count(&levels))?.ok_or_else(no_room)?
+                }
+            };
             // The root is the first block, then come the leaves and what is above them, level by level.
             let mut firsts = vec![1_usize];
             for level in &levels[..levels.len() - 1] {
@@ -208,8 +210,7 @@ impl Repair<'_> {
             let root = levels.len() - 1;
             let mut order = vec![(root, 0)];
             order.extend((0..root).flat_map(|level| (0..levels[level].len()).map(move |index| (level, index))));
-            for (number, &(level, index)) in order.iter().enumerate() {
-                let block = self.take(None)?;
+            for ((number, &(level, index)), block) in order.iter().enumerate().zip(places) {
                 let mut buf = self.reader.new_buffer();
                 header::init(&mut buf, BlockKind::DirTree, self.reader.volume, directory.0, block);
                 match &levels[level][index] {
@@ -224,7 +225,9 @@ impl Repair<'_> {
             pass.live = (order.len() * self.reader.block_size()) as u64;
         }
         let tree = if extents.is_empty() { None } else { self.build_map(directory, &extents)? };
-        self.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (0, false))
+        self.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (0, false))?;
+        // What was released is given to nobody else before.
+        if is_in_place { self.settle() } else { Ok(()) }
     }
 
     /// Puts the entries of a body right in place. One that goes becomes a free one.
@@ -335,15 +338,14 @@ fn number_again(entries: &mut Vec<Kept>) {
     }
 }
 
-/// The nodes of a tree of sorted entries, level by level: nodes are filled to three quarters, so that a name that is added splits
-/// none.
-fn plan(entries: &[Kept], block_size: usize) -> Vec<Vec<Contents>> {
+/// The nodes of a tree of sorted entries, level by level. Nodes that are filled to three quarters are not split by the next name that is added.
+fn plan(entries: &[Kept], block_size: usize, fill: Fill) -> Vec<Vec<Contents>> {
     let room = leaf_room(block_size);
     let mut leaves: Vec<Contents> = Vec::new();
     let mut keys: Vec<u64> = Vec::new();
     let (mut start, mut used) = (0, 0);
     for (index, entry) in entries.iter().enumerate() {
-        if used > 0 && (used + entry.size() > room || used * 4 > room * 3) {
+        if used > 0 && (used + entry.size() > room || fill == Fill::Ample && used * 4 > room * 3) {
             leaves.push(Contents::Leaf(start..index));
             (start, used) = (index, 0);
         }
@@ -356,7 +358,7 @@ fn plan(entries: &[Kept], block_size: usize) -> Vec<Vec<Contents>> {
     let mut levels = vec![leaves];
     while keys.len() > 1 {
         let children: Vec<(u64, usize)> = keys.iter().copied().zip(0..).collect();
-        let groups: Vec<&[(u64, usize)]> = children.chunks(fan_out(block_size) * 3 / 4).collect();
+        let groups: Vec<&[(u64, usize)]> = children.chunks(fill.of(fan_out(block_size))).collect();
         keys = groups.iter().map(|group| group[0].0).collect();
         let contents = |group: &[(u64, usize)]| Contents::Inner([&[(0, group[0].1)], &group[1..]].concat());
         levels.push(groups.into_iter().map(contents).collect());

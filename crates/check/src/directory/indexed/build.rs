@@ -23,19 +23,25 @@ pub(crate) struct Record {
 /// A leaf to be: its number, its depth, its records.
 type Leaf = (u32, u8, std::ops::Range<usize>);
 
+/// Most blocks that an index of so many records takes, whatever their tags: nearly always.
+pub(crate) fn index_blocks_max(records: usize, block_size: usize) -> u64 {
+    (3 + 4 * records / (leaf_lines(block_size) * LINE_RECORDS)) as u64
+}
+
 /// Writes the index of directory `owner`; its root and number of blocks.
 pub(crate) fn write_index(
     reader: &Reader,
     owner: u64,
     records: &mut [Record],
     (room_head, entry_blocks): (u32, u32),
+    fill: Fill,
     take: &mut Take<'_>,
 ) -> Result<(FsBlock, u64), CheckError> {
     // Leaves share low bits: in the order of reversed tags each is a run.
     records.sort_unstable_by_key(|record| record.tag.reverse_bits());
     let lines = leaf_lines(reader.block_size());
     let mut leaves = Vec::new();
-    split(records, 0..records.len(), 0, 0, Fill::Ample.of(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
+    split(records, 0..records.len(), 0, 0, fill.of(lines * LINE_RECORDS), lines * LINE_RECORDS, &mut leaves)?;
     let depth = leaves.iter().map(|leaf| leaf.1).max().unwrap_or(0);
 
     if depth == 0 {

@@ -8,6 +8,7 @@ mod repair;
 
 pub(super) use blocks::position;
 pub(super) use check::{check, entries_again, for_each_entry, name_at};
+pub(crate) use repair::Made;
 pub(super) use repair::{append, runs, visit};
 
 /// Directories of this kind may lie in the bodies of their inodes.

@@ -14,6 +14,22 @@ use myriad_format::inode::{BodyHeader, RawInode, fork};
 use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
 
+/// How many entry blocks a directory has made, by its own word.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    count: u64,
+    /// The root that says so is torn.
+    is_torn: bool,
+}
+
+impl Made {
+    /// Whether it can be so of a directory with so many blocks mapped. No engine maps more than a few ahead.
+    fn can_be(self, mapped: u64) -> bool {
+        const AHEAD_MAX: u64 = 64;
+        !self.is_torn || (self.count..=self.count + AHEAD_MAX).contains(&mapped)
+    }
+}
+
 /// Puts a directory right; hands the directories that it names to the queue.
 pub(in crate::directory) fn visit(
     repair: &mut Repair<'_>,
@@ -161,7 +177,9 @@ impl Repair<'_> {
         let (extents, new_map) = self.close_holes(directory)?;
         let raw = self.raw(directory)?;
         let old_root = raw.index_root();
+        let end = extents.last().map_or(0, |extent| extent.end().0);
         let made = self.made.remove(&directory).or_else(|| self.made_by(directory, old_root?));
+        let made = made.filter(|made| made.can_be(end)).map(|made| made.count);
         // A position has 32 bits.
         let most = (1_u64 << 35) / self.reader.block_size() as u64;
         let made = made.unwrap_or(u64::MAX).min(most);
@@ -189,11 +207,12 @@ impl Repair<'_> {
     }
 
     /// How many entry blocks a directory has made, as the root of its index says; without one, the blocks themselves say it.
-    fn made_by(&self, directory: Ino, root: FsBlock) -> Option<u64> {
+    fn made_by(&self, directory: Ino, root: FsBlock) -> Option<Made> {
         let mut buf = self.reader.new_buffer();
-        self.reader.read(root, BlockKind::DirIndex, directory.0, &mut buf).ok()?;
+        let is_torn = self.read_torn(directory, root, BlockKind::DirIndex, &mut buf)?;
+        let made = Made { count: u64::from(IndexHeader::read(&buf).entry_blocks.get()), is_torn };
         // There is always one.
-        Some(u64::from(IndexHeader::read(&buf).entry_blocks.get())).filter(|&made| made > 0)
+        (made.count > 0).then_some(made)
     }
 
     /// Keeps the roots of indexes, as long as nothing else says how many blocks of entries their directories have made. Not before all else that
@@ -226,25 +245,26 @@ impl Repair<'_> {
 
     /// Extents of a directory in blocks and, if they are new, the tree of a map of them. They go from file block 0 without
     /// holes. A hole, where extents were lost, is filled with empty entry blocks, so that later entries keep their positions;
-    /// what lies beyond too large a one is given up.
+    /// what lies beyond too large a one, or one for which there is no room, is given up.
     fn close_holes(&mut self, directory: Ino) -> Result<(Vec<Extent>, Option<NewMap>), CheckError> {
-        /// Most blocks that are filled in.
+        /// Most blocks that are filled in, unless more than that are left.
         const FILLED_MAX: u64 = 1024;
         let raw = self.raw(directory)?;
         let (extents, nodes) = self.blocks_of_map(directory, &raw);
+        let filled_max = FILLED_MAX.max(extents.iter().map(|extent| u64::from(extent.length)).sum());
         let mut whole: Vec<Extent> = Vec::new();
         let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
         let (mut end, mut filled) = (0, 0);
         let mut rest = extents.iter();
         for extent in rest.by_ref() {
             let hole = extent.file_block.0 - end;
-            if filled + hole > FILLED_MAX {
+            let fillers = if filled + hole <= filled_max { self.take_all(hole as usize)? } else { None };
+            let Some(fillers) = fillers else {
                 left.push((extent.start, u64::from(extent.length)));
                 break;
-            }
+            };
             filled += hole;
-            for file_block in (end..extent.file_block.0).map(FileBlock) {
-                let start = self.take(None)?;
+            for (file_block, start) in (end..extent.file_block.0).map(FileBlock).zip(fillers) {
                 let mut buf = self.reader.new_buffer();
                 header::init(&mut buf, BlockKind::DirEntries, self.reader.volume, directory.0, start);
                 EntryBlockHeader::read_mut(&mut buf).tail.set(ENTRIES_OFFSET as u32);
@@ -345,7 +365,7 @@ impl Repair<'_> {
         }
         let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
-        let made = raw.index_root().and_then(|root| self.made_by(directory, root)).unwrap_or(u64::MAX);
+        let made = raw.index_root().and_then(|root| self.made_by(directory, root)).map_or(u64::MAX, |made| made.count);
         let mut blocks = Vec::new();
         for extent in extents {
             for at in 0..u64::from(extent.length) {

@@ -2,7 +2,7 @@
 
 use super::check::decode_chunk;
 use crate::context::is_tree_block;
-use crate::inodes::repair::Salvage;
+use crate::inodes::repair::{Salvage, may_have_lost_acl};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -11,9 +11,10 @@ use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::tree::{Tree, walk};
 use myriad_format::btree;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, flag, fork};
+use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFLNK, flag, fork};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::HashSet;
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 /// A block of inodes as it is found.
@@ -116,7 +117,8 @@ impl Repair<'_> {
     fn chunks_of_tree(&mut self, ag: AgNo) -> bool {
         let block = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
         let mut buf = self.reader.new_buffer();
-        if self.reader.read(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
+        // It is written anew in any case, and what is left of it says where the tree is.
+        if self.reader.read_part(block, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
             return false;
         }
         let head = GroupHeader::read(&buf);
@@ -130,8 +132,14 @@ impl Repair<'_> {
         let mut records = Vec::new();
         let mut complete = true;
         let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
-        let mut salvage =
-            Salvage { repair: self, record: &mut collect, nodes: None, damaged: false, followed: HashSet::new() };
+        let mut salvage = Salvage {
+            repair: self,
+            record: &mut collect,
+            nodes: None,
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        };
         walk(&self.reader, &tree, &mut salvage);
         complete &= !salvage.damaged;
         let Salvage { followed, .. } = salvage;
@@ -225,7 +233,11 @@ impl Repair<'_> {
     /// Puts the inodes of a block right and takes what they own.
     fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
         let mut buf = self.reader.new_buffer();
-        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
+        let missing = match self.reader.read_raw(block, &mut buf) {
+            Ok(_) => Vec::new(),
+            Err(_) => self.reader.read_each_sector(block, &mut buf),
+        };
+        if missing.iter().map(Range::len).sum::<usize>() == buf.len() {
             return Ok(());
         }
         let before = buf.clone();
@@ -240,7 +252,25 @@ impl Repair<'_> {
                 self.act(format!("inode {ino} lost its body"));
             }
             let (data, attributes) = body_parts(&buf, &body);
-            let (data, attributes) = (data.to_vec(), attributes.to_vec());
+            let (data, mut attributes) = (data.to_vec(), attributes.to_vec());
+            if !body.is_empty() {
+                // Zeros stand for what cannot be read.
+                let start = body.start as usize * SLOT_SIZE + BodyHeader::SIZE;
+                let first_missing = |bytes: Range<usize>| {
+                    let begins = missing.iter().find(|missing| missing.start < bytes.end && missing.end > bytes.start);
+                    begins.map(|missing| missing.start.saturating_sub(bytes.start))
+                };
+                let end = start + data.len();
+                if raw.file_type() == S_IFLNK && first_missing(start..end).is_some() {
+                    self.act(format!("inode {ino}: where the link leads cannot be read; it is gone"));
+                    continue;
+                }
+                if let Some(kept) = first_missing(end..end + attributes.len()) {
+                    self.act(format!("inode {ino}: a part of its attributes cannot be read"));
+                    attributes.truncate(kept);
+                    may_have_lost_acl(&mut raw, &attributes);
+                }
+            }
             let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
                 self.act(format!("inode {ino} was impossible and is gone"));
                 continue;
