@@ -376,9 +376,9 @@ fn what_cannot_be_given_back_to_its_group_keeps_nobody_out() {
     }
 }
 
-/// A new name met a block with room that could not be read after its inode had been allocated.
+/// A new name met a block with room that could not be read after its inode had been allocated. It goes into a new block.
 #[test]
-fn a_block_with_room_that_cannot_be_read_is_met_before_anything_changes() {
+fn a_block_with_room_that_cannot_be_read_is_passed_over() {
     let device = made(&MkfsOptions::default(), |session| {
         session.mkdir("d", 0o700).unwrap();
         (0..400).for_each(|i| _ = session.create(&format!("d/a name of some length {i}"), 0o600).unwrap());

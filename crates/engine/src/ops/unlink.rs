@@ -157,13 +157,8 @@ pub(crate) fn ending_of(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<E
         };
     }
     let is_small = if raw.is_dir() { Ok(!dir::is_large(volume, raw)) } else { map::fits_one_txn(txn, raw, ino) };
-    Ok(
-        match is_small.and_then(|is_small| if is_small { read_ahead(txn, ino, raw).map(|()| true) } else { Ok(false) })
-        {
-            Ok(true) => Ending::Freed,
-            Ok(false) | Err(_) => Ending::Orphaned,
-        },
-    )
+    let is_freed = matches!(is_small, Ok(true)) && xattr::read_ahead(&txn.look, ino, raw).is_ok();
+    Ok(if is_freed { Ending::Freed } else { Ending::Orphaned })
 }
 
 /// Reads what has to be read, besides its map, to free an inode.
@@ -201,15 +196,17 @@ pub(crate) fn drop_link(
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
-    if ending == Ending::Orphaned {
+    let is_freed = ending == Ending::Freed && {
+        free_content(txn, ino, raw)?;
+        volume.free_inode(txn, ino, raw)?
+    };
+    if !is_freed {
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
         set_dead(volume, ino);
         return Ok(Gone::Reclaim(inode::node(ino, raw)));
     }
-    let dirty = volume.files.take(ino);
-    destroy(txn, ino, raw)?;
-    Ok(match dirty {
+    Ok(match volume.files.take(ino) {
         Some(file) => {
             crate::file::mark_dead(&file);
             Gone::Discard(file)
@@ -227,8 +224,8 @@ fn set_dead(volume: &Volume, ino: Ino) {
     }
 }
 
-/// Frees an inode whose extents fit one transaction, with all it has.
-fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
+/// Frees what an inode has whose extents fit one transaction.
+fn free_content(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.is_dir() {
         dir::clear(txn, ino, raw)?;
     } else {
@@ -237,7 +234,7 @@ fn destroy(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     xattr::free(txn, ino, raw)?;
     // It may be on the list for a flush that was going on.
     txn.volume().orphans.forget(ino);
-    txn.volume().free_inode(txn, ino, raw)
+    Ok(())
 }
 
 /// Frees up to `max` extents from the front. True when none is left.
@@ -330,8 +327,14 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
             // While its number is its own: whoever is given it next must not find this file under it, and may be a file
             // without a name itself, which must stay in the list.
             gone = volume.files.take_dead(ino);
-            destroy(txn, ino, &mut raw)?;
-            Ok(true)
+            free_content(txn, ino, &mut raw)?;
+            let is_freed = volume.free_inode(txn, ino, &raw)?;
+            if !is_freed {
+                // The next try finds that before it changes anything.
+                volume.orphans.note(ino, Reason::Nameless);
+                inode::write(txn, ino, &raw)?;
+            }
+            Ok(is_freed)
         })?;
         if done {
             break;

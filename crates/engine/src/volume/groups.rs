@@ -77,6 +77,17 @@ impl Volume {
             self.raise_high_water(txn, ag)?;
         }
         let mut group = self.group(txn, ag)?;
+        self.in_group(&mut group, txn, ag, f)
+    }
+
+    /// As [`Self::with_group`], of a group that is loaded and locked.
+    fn in_group<R>(
+        &self,
+        group: &mut Option<Box<AgSpace>>,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        f: impl FnOnce(&mut AgSpace, &mut Txn<'_>) -> Result<R>,
+    ) -> Result<R> {
         let space = group.as_mut().expect("just loaded");
         let measure = |space: &AgSpace| {
             let (free, parts, ready) = (space.free_blocks(), space.free_parts(), space.available());
@@ -306,27 +317,49 @@ impl Volume {
     pub fn read_ahead_of_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
-        let mut group = self.group(txn, ag)?;
-        let space = group.as_mut().expect("just loaded");
+        let group = self.group(txn, ag)?;
+        self.read_of_group(&group, txn, at, slot, raw)
+    }
+
+    #[inline]
+    fn read_of_group(
+        &self,
+        group: &Option<Box<AgSpace>>,
+        txn: &mut Txn<'_>,
+        at: AgBlock,
+        slot: u32,
+        raw: &RawInode,
+    ) -> Result<()> {
+        let space = group.as_ref().expect("just loaded");
         space.read_header(txn, Some(self.epoch.current()))?;
         space.read_ahead_of_inode(txn, at, slot, 1 + u32::from(raw.body_slots))
     }
 
-    /// Gives an inode's slot and body back. Its blocks have been freed already.
-    pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
+    /// Gives an inode's slot and body back. Its blocks have been freed already. False, with nothing changed, if something that has to be read
+    /// for that cannot be.
+    pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
-        inode::clear(txn, ino)?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        let mut group = match self.group(txn, ag) {
+            Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(false),
+            group => group?,
+        };
+        match self.read_of_group(&group, txn, at, slot, raw) {
+            Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(false),
+            read => read?,
+        }
+        inode::clear(txn, ino)?;
         let body = (raw.body_slots > 0).then(|| (u32::from(raw.body_first.get()), u32::from(raw.body_slots)));
         let is_dir = raw.is_dir();
         self.counters.bump(Count::inodes_freed);
         let must_wait = txn.inode_free(ino);
-        self.with_group(txn, ag, |space, txn| {
+        self.in_group(&mut group, txn, ag, |space, txn| {
             if is_dir {
                 space.count_directory(txn, at, false)?;
             }
             if must_wait { Ok(()) } else { space.free_inode(txn, at, slot, body) }
-        })
+        })?;
+        Ok(true)
     }
 
     /// Gives back the place of an inode, which is empty.

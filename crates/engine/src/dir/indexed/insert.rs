@@ -131,7 +131,7 @@ fn insert_in_blocks(
         }
     };
     let mut root = root;
-    let mut tried = 0;
+    let (mut tried, mut met_damage) = (0, false);
     let (leaf, mut known_head) = room.index.unzip();
     let position = loop {
         let head = match known_head.take() {
@@ -144,8 +144,16 @@ fn insert_in_blocks(
             continue;
         };
         tried += 1;
-        if let Some(position) = insert_in_block(txn, dir, raw, block, usize::MAX, entry)? {
-            break position;
+        match insert_in_block(txn, dir, raw, block, usize::MAX, entry) {
+            Ok(Some(position)) => break position,
+            Ok(None) => {}
+            // The transaction has changed something already. A new block goes before the one that cannot be read.
+            Err(Error::Corrupt(_) | Error::Io(_)) if !met_damage => {
+                met_damage = true;
+                add_entry_block(txn, source, dir, raw, root)?;
+                continue;
+            }
+            Err(error) => return Err(error),
         }
         // No room for this name: off the list until removals make room.
         let at = entry_block(&txn.look, dir, raw, block)?;

@@ -35,7 +35,7 @@ mod tests;
 pub(crate) use list::list;
 pub(crate) use shrink::{clear, give_up_emptied, give_up_part, has_idle_blocks, is_large};
 
-use super::hints::{Filled, Passed};
+use super::hints::Filled;
 use super::place::Place;
 use super::{Found, Hit, Name, NewEntry, Probe, Search, Spot, is_in_blocks};
 use crate::counters::Count;
@@ -279,7 +279,7 @@ pub(crate) fn guess(look: &Look<'_>, dir: Ino, probe: Probe, name: Name<'_>) -> 
     Ok((count > 0).then_some(records[0].ino))
 }
 
-/// Refuses a name for which a directory of the largest size has no room, and one for which there is something to be read that cannot be.
+/// Refuses a name for which a directory of the largest size has no room.
 pub(crate) fn prepare(
     look: &Look<'_>,
     dir: Ino,
@@ -300,31 +300,24 @@ pub(crate) fn prepare(
         return Ok(super::Place::Indexed(Room { index: None }));
     };
     let room = super::Place::Indexed(Room { index: Some((leaf, root.room_head)) });
-    // The blocks that an insertion tries, up to the one with room. If no block can be added, one of them must do.
-    let size = entry_size(name.bytes.len());
-    let last = &look.volume.last_blocks;
+    if u64::from(root.entry_blocks) < entry_blocks_max(look) {
+        return Ok(room);
+    }
+    // No block can be added: one that an insertion tries must do.
     let mut next = root.room_head;
     for _ in 0..ROOM_TRIES {
         let Some(block) = room_block(next) else { break };
-        let known = last.get(dir, raw, block);
-        let (at, passed) = match known {
-            Some(known) => known,
-            None => (entry_block(look, dir, raw, block)?, Passed::default()),
-        };
+        let at = entry_block(look, dir, raw, block)?;
         let fits = look.read(at, BlockKind::DirEntries, |bytes| {
             next = EntryBlockHeader::read(bytes).next_room.get();
             let (run, live) = run_of(bytes, at, usize::MAX, Place { dir, block })?;
-            let from = passed.all_shorter(size, Filled { used: run.used, live });
-            entries::fit(bytes, &run, size, live, from, Place { dir, block })
+            entries::fit(bytes, &run, entry_size(name.bytes.len()), live, 0, Place { dir, block })
         })??;
         if fits.is_some() {
-            if known.is_none() {
-                last.put(dir, raw, block, at);
-            }
             return Ok(room);
         }
     }
-    if u64::from(root.entry_blocks) < entry_blocks_max(look) { Ok(room) } else { Err(Errno::NOSPC.into()) }
+    Err(Errno::NOSPC.into())
 }
 
 /// Adds an entry whose name is not there; returns its position.
