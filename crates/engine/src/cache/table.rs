@@ -29,7 +29,7 @@ impl Cache {
 
     /// The frame in which a block of this kind is there to be read; the frame's bytes at `offset` are on their way while its header is
     /// looked at. It counts as asked for and touched. Inside the gate.
-    #[inline]
+    #[inline(always)]
     pub fn find_loaded(&self, block: FsBlock, code: u32, offset: usize) -> Option<u32> {
         self.counters.bump(ASKED[code as usize]);
         self.find_where(block, offset, |header| {
