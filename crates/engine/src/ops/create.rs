@@ -193,7 +193,7 @@ impl Whiteout {
     pub fn reserve(ops: &Ops<'_>, txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, guarded: &Guarded) -> Result<Self> {
         let default_acl = xattr::default_acl(&txn.look, dir, raw)?;
         let owner = perm::new_inode(ops.caller, &guarded.subject(), default_acl.as_deref(), S_IFCHR)?;
-        reserve_acls(txn, &owner, &FramesWanted::default())?;
+        reserve_acls(txn, &owner, &FramesWanted::at_once())?;
         let near = placement::inode(ops.volume, dir);
         let ino = ops.volume.allocate_inode(txn, near)?;
         ops.volume.placement.note_file(ops.volume.geometry.region_of(near));

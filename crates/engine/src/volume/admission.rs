@@ -62,6 +62,11 @@ pub(crate) struct FramesWanted {
 }
 
 impl FramesWanted {
+    /// Of who cannot run again: it gets them at once or not at all.
+    pub fn at_once() -> Self {
+        Self { has_turn: Cell::new(true), ..Self::default() }
+    }
+
     /// Whether it may be given many: nobody has room made for himself, unless it is this one.
     pub fn may_have(&self, volume: &Volume) -> bool {
         self.has_turn.get() || !volume.frames_turn.is_locked()
