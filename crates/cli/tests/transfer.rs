@@ -646,6 +646,31 @@ fn a_second_name_is_no_link_to_another_file() {
     bench.myriad(&["verify", "--ignore", "time", "v.img:/u", "u"], 0);
 }
 
+/// A backup that was for its owner's eyes became everybody's to read, and root's.
+#[test]
+fn an_archive_keeps_the_rights_of_the_one_that_it_replaces() {
+    let bench = Bench::new();
+    bench.shell("umask 022; mkdir t; echo new > t/f; myriad import -q t v.img:/t");
+    let mut owner = rustix::process::geteuid().as_raw();
+    for name in ["a.tar", "a.tar.zst"] {
+        bench.shell(&format!("umask 022; echo old > {name}; ln -s {name} link-{name}"));
+        if is_root() {
+            owner = 1234;
+            bench.shell(&format!("chown {owner}:5678 {name}"));
+        }
+        let look = || bench.shell(&format!("stat -c '%a %u' {name}")).trim().to_owned();
+        for (mode, target) in [("600", name.to_owned()), ("640", format!("link-{name}")), ("755", name.to_owned())] {
+            bench.shell(&format!("chmod {mode} {name}"));
+            bench.myriad(&["export", "--replace", "v.img:/t", &target], 0);
+            assert_eq!(look(), format!("{mode} {owner}"), "{target}");
+            assert!(bench.path(&format!("link-{name}")).is_symlink());
+        }
+        assert_eq!(bench.shell("ls | grep myriad-new || :"), "", "nothing is left beside it");
+        bench.shell(&format!("umask 022; rm {name}; myriad export -q v.img:/t {name}"));
+        assert!(look().starts_with("644 "), "a new one has the mode of any new file");
+    }
+}
+
 /// Those of /proc, among others, say that they have no content, and were copied without.
 #[test]
 fn files_without_a_size_are_copied_with_their_content() {
