@@ -655,6 +655,27 @@ fn the_control_socket_is_private_and_takes_any_bytes() {
     place.assert_sound();
 }
 
+/// Such a command was told that too many ask, and did nothing; on a mounted volume every verb begins with asking.
+#[test]
+fn a_command_waits_until_the_daemon_has_room_for_it() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let socket = control_socket(&place);
+    let mut idle: Vec<_> = (0..32).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    for line in ["ls vol.img", "sync vol.img", "fsck --online mnt"] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let mut child = place.command(PROGRAM, &arguments).spawn().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        assert!(child.try_wait().unwrap().is_none(), "{line} did not wait");
+        idle.pop();
+        answer(child).expect(0, &[]);
+        idle.push(UnixStream::connect(&socket).unwrap());
+    }
+    drop(idle);
+    place.umount();
+    place.assert_sound();
+}
+
 /// Takes a daemon's place, and keeps its answers to `requests` back for a time.
 fn answer_late(socket: &Path, requests: &'static [&'static str], time: Duration) {
     let daemon = socket.with_extension("daemon");
