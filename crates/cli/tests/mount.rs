@@ -5,10 +5,13 @@ mod common;
 use common::mount::{MountPlace, Signal, TYPES, is_alive, kill, wait_until};
 use common::{PROGRAM, Place, answer};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const VOLUME: u64 = 64 << 20;
 
@@ -613,12 +616,17 @@ fn a_remount_changes_the_kernel_s_part() {
         .expect(1, &["its daemon has the volume open for reading only; unmount it and mount it again"]);
 }
 
+fn control_socket(place: &Place) -> PathBuf {
+    let sockets: Vec<_> = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    socket.clone()
+}
+
 #[test]
 fn the_control_socket_is_private_and_takes_any_bytes() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     place.mount("");
-    let sockets: Vec<_> = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    let socket = &control_socket(&place);
     let metadata = fs::symlink_metadata(socket).unwrap();
     assert!(metadata.file_type().is_socket());
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
@@ -643,6 +651,89 @@ fn the_control_socket_is_private_and_takes_any_bytes() {
     // Connections that say nothing, and more than it has room for, do not keep it from answering.
     let _idle: Vec<_> = (0..20).map(|_| UnixStream::connect(socket).unwrap()).collect();
     place.line("stats --json mnt").ok();
+    place.umount();
+    place.assert_sound();
+}
+
+/// Such a command was told that too many ask, and did nothing; on a mounted volume every verb begins with asking.
+#[test]
+fn a_command_waits_until_the_daemon_has_room_for_it() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let socket = control_socket(&place);
+    let mut idle: Vec<_> = (0..32).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    for line in ["ls vol.img", "sync vol.img", "fsck --online mnt"] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let mut child = place.command(PROGRAM, &arguments).spawn().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        assert!(child.try_wait().unwrap().is_none(), "{line} did not wait");
+        idle.pop();
+        answer(child).expect(0, &[]);
+        idle.push(UnixStream::connect(&socket).unwrap());
+    }
+    drop(idle);
+    place.umount();
+    place.assert_sound();
+}
+
+/// Takes a daemon's place, and keeps its answers to `requests` back for a time.
+fn answer_late(socket: &Path, requests: &'static [&'static str], time: Duration) {
+    let daemon = socket.with_extension("daemon");
+    fs::rename(socket, &daemon).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    let pass_on = move |stream: UnixStream, daemon: PathBuf| -> std::io::Result<()> {
+        let (mut line, mut reply) = (String::new(), Vec::new());
+        BufReader::new(&stream).read_line(&mut line)?;
+        let mut asked = UnixStream::connect(daemon)?;
+        asked.write_all(line.as_bytes())?;
+        let mut replies = BufReader::new(asked);
+        replies.read_until(b'\n', &mut reply)?;
+        if requests.iter().any(|request| line.contains(request)) {
+            thread::sleep(time);
+        }
+        (&stream).write_all(&reply)?;
+        // More follows where that was asked for.
+        std::io::copy(&mut replies, &mut &stream).map(drop)
+    };
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let daemon = daemon.clone();
+            thread::spawn(move || pass_on(stream.unwrap(), daemon));
+        }
+    });
+}
+
+/// Ten seconds, and it was said to answer no more: of a slow device that has much to write, though all went well.
+#[test]
+fn what_takes_the_daemon_long_is_waited_for() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let time = Duration::from_secs(11);
+    answer_late(&control_socket(&place), &["\"sync\"", "\"remounted\""], time);
+    let helper = place.path("mount.fuse.myriad");
+    symlink(PROGRAM, &helper).unwrap();
+    let start = Instant::now();
+    let begin = |line: &str| {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        place.command(PROGRAM, &arguments).spawn().unwrap()
+    };
+    let mut children = vec![begin("sync vol.img"), begin("mkdir vol.img:/new")];
+    if rustix::process::geteuid().is_root() {
+        children.push(place.command(&helper, &["vol.img", "mnt", "-o", "remount,sync"]).spawn().unwrap());
+    }
+    // Whoever does not want to wait need not.
+    for line in ["sync vol.img", "mkdir vol.img:/other"] {
+        let child = begin(line);
+        thread::sleep(Duration::from_secs(2));
+        kill(child.id() as i32, Signal::INT);
+        answer(child).expect(130, &["interrupted"]);
+        assert!(start.elapsed() < time, "{line} did not end");
+    }
+    for child in children {
+        answer(child).ok();
+    }
+    assert!(start.elapsed() >= time);
+    assert!(place.mounted("new").is_dir());
     place.umount();
     place.assert_sound();
 }

@@ -645,3 +645,64 @@ fn a_second_name_is_no_link_to_another_file() {
     bench.myriad(&["import", "--skip-existing", "u", "v.img:/u"], 0);
     bench.myriad(&["verify", "--ignore", "time", "v.img:/u", "u"], 0);
 }
+
+/// A backup that was for its owner's eyes became everybody's to read, and root's.
+#[test]
+fn an_archive_keeps_the_rights_of_the_one_that_it_replaces() {
+    let bench = Bench::new();
+    bench.shell("umask 022; mkdir t; echo new > t/f; myriad import -q t v.img:/t");
+    let mut owner = rustix::process::geteuid().as_raw();
+    for name in ["a.tar", "a.tar.zst"] {
+        bench.shell(&format!("umask 022; echo old > {name}; ln -s {name} link-{name}"));
+        if is_root() {
+            owner = 1234;
+            bench.shell(&format!("chown {owner}:5678 {name}"));
+        }
+        let look = || bench.shell(&format!("stat -c '%a %u' {name}")).trim().to_owned();
+        for (mode, target) in [("600", name.to_owned()), ("640", format!("link-{name}")), ("755", name.to_owned())] {
+            bench.shell(&format!("chmod {mode} {name}"));
+            bench.myriad(&["export", "--replace", "v.img:/t", &target], 0);
+            assert_eq!(look(), format!("{mode} {owner}"), "{target}");
+            assert!(bench.path(&format!("link-{name}")).is_symlink());
+        }
+        assert_eq!(bench.shell("ls | grep myriad-new || :"), "", "nothing is left beside it");
+        bench.shell(&format!("umask 022; rm {name}; myriad export -q v.img:/t {name}"));
+        assert!(look().starts_with("644 "), "a new one has the mode of any new file");
+    }
+}
+
+/// Those of /proc, among others, say that they have no content, and were copied without.
+#[test]
+fn files_without_a_size_are_copied_with_their_content() {
+    let bench = Bench::new();
+    let expected = fs::read("/proc/version").unwrap();
+    assert_eq!(fs::metadata("/proc/version").unwrap().len(), 0);
+    let cat = |path: &str| bench.command(&["cat", path]).output().unwrap().stdout;
+    for (line, path) in [
+        ("cp /proc/version v.img:/plain", "v.img:/plain"),
+        ("cp -a /proc/version v.img:/all", "v.img:/all"),
+        ("cp -r /proc/sys/kernel/random v.img:/tree", ""),
+        ("cp /proc/version -", ""),
+    ] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let said = bench.myriad(&arguments, 0);
+        match path {
+            "" => assert!(!line.ends_with('-') || said.as_bytes() == expected, "{said}"),
+            path => assert!(cat(path) == expected, "{line}"),
+        }
+    }
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(cat("v.img:/tree/boot_id") == boot);
+    bench.myriad(&["import", "-q", "/proc/sys/kernel/random", "v.img:/imported"], 0);
+    assert!(cat("v.img:/imported/boot_id") == boot);
+    let mode = |path: &str| bench.shell(&format!("myriad stat -c %a {path}"));
+    assert_eq!((mode("v.img:/all"), mode("v.img:/imported/boot_id")), ("444\n".into(), "444\n".into()));
+    // Larger than what is asked for at a time.
+    if let Ok(large) = fs::read("/proc/kallsyms") {
+        bench.myriad(&["cp", "-p", "/proc/kallsyms", "v.img:/large"], 0);
+        assert!(cat("v.img:/large") == large);
+    }
+    bench.shell(": > nothing; myriad cp -a nothing v.img:/nothing");
+    assert_eq!(bench.shell("myriad stat -c %s v.img:/nothing"), "0\n");
+    bench.check();
+}

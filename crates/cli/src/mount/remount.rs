@@ -71,7 +71,10 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
         Failure::new(image_name(directory), error.to_string(), next)
     })?;
     match daemon {
-        Some(daemon) if concerns_daemon => daemon.ask(Request::Remounted).map(drop),
+        Some(daemon) if concerns_daemon => {
+            // It commits what it has first.
+            daemon.ask_for_long(Request::Remounted, || context.check()).map(drop)
+        }
         None if concerns_daemon => {
             context.note("myriad: the daemon is not found: names and attributes stay as durable as they were");
             Ok(())

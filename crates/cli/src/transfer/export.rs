@@ -23,9 +23,10 @@ use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -202,7 +203,13 @@ impl Export {
         let mut temporary = target.clone().into_os_string();
         temporary.push(format!(".myriad-new-{}", std::process::id()));
         let temporary = PathBuf::from(temporary);
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary).at(&place)?;
+        // What takes the place of a file is for those only who had that one, and at no moment for others.
+        let old = target.symlink_metadata().ok().filter(Metadata::is_file);
+        let mut options = OpenOptions::new();
+        if old.is_some() {
+            options.mode(0o600);
+        }
+        let file = options.write(true).create_new(true).open(&temporary).at(&place)?;
         let output = BufWriter::with_capacity(BUFFER_SIZE, file);
         let (tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
         // Of a damaged volume some files are better than none, but not better than an archive that has them all.
@@ -213,7 +220,10 @@ impl Export {
         }
         if let (Ok(()), Some(output), false) = (&result, output, is_kept) {
             let finished = output.into_inner().map_err(std::io::IntoInnerError::into_error);
-            let finished = finished.and_then(|file: File| file.sync_all());
+            let finished = finished.and_then(|file: File| {
+                old.as_ref().map_or(Ok(()), |old| give_rights(&file, old))?;
+                file.sync_all()
+            });
             // Again: while it was made, somebody may have begun to use what is there.
             result = finished.at(&place).and_then(|()| self.existing.guard().check(&target));
             result = result.and_then(|()| std::fs::rename(&temporary, &target).at(&place));
@@ -333,4 +343,20 @@ impl Export {
         tally.is_complete &= result.is_ok();
         Ok((tally, result))
     }
+}
+
+/// Gives a file the owner and the mode of the one that it is to replace. Other users than root keep what they make, and then
+/// the rights of a group that is not theirs to give are nobody's.
+fn give_rights(file: &File, old: &Metadata) -> std::io::Result<()> {
+    let new = file.metadata()?;
+    let mut mode = old.mode() & 0o777;
+    if rustix::process::geteuid().is_root() {
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            fchown(file, Some(old.uid()), Some(old.gid()))?;
+        }
+    } else if new.gid() != old.gid() && fchown(file, None, Some(old.gid())).is_err() {
+        mode &= !0o070;
+    }
+    // A file system without modes refuses to change them.
+    if new.mode() & 0o777 == mode { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
 }

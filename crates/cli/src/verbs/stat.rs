@@ -57,7 +57,7 @@ impl Command for Stat {
         %o block size of the volume, %h names, %i inode, %m image, %d %D device (0), %r %R %t %T of a device node: number, in \
         hexadecimal, major, minor (%Hr %Lr in decimal), %w %x %y %z time made, read, changed, attributes changed, %W %X %Y %Z in \
         seconds (%.3Y with three digits of the fraction).\n\n\
-        With -f: %n, %s %S block size, %b blocks, %f %a free ones, %c inodes, %d free ones, %l longest name, %T type.";
+        With -f: %n, %s %S block size, %b blocks, %f free ones, %a those that files can still get, %c inodes, %d free ones, %l longest name, %T type.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad stat vol.img:/etc/motd", "shows the attributes of a file"),
         ("myriad stat -c '%a %s %n' vol.img:/a vol.img:/b", "prints mode, size and name of two files"),
@@ -177,8 +177,8 @@ impl Stat {
         out.name(&place.bytes())?;
         writeln!(out, "\n    Namelen: {:<7} Type: myriad", statfs.name_max)?;
         writeln!(out, "Block size: {}", statfs.block_size)?;
-        let free = statfs.free_blocks;
-        writeln!(out, "Blocks: Total: {:<10} Free: {free:<10} Available: {free}", statfs.blocks)?;
+        let StatFs { blocks, free_blocks: free, available_blocks: available, .. } = statfs;
+        writeln!(out, "Blocks: Total: {blocks:<10} Free: {free:<10} Available: {available}")?;
         let inodes = statfs.inodes_used + statfs.inodes_free;
         Ok(writeln!(out, "Inodes: Total: {inodes:<10} Free: {}", statfs.inodes_free)?)
     }
@@ -240,7 +240,8 @@ fn value(
 /// What a directive stands for with `-f`.
 fn volume_value(directive: &Directive, place: &Place, statfs: &StatFs) -> Value {
     match directive.letters.as_str() {
-        "a" | "f" => Value::Number(statfs.free_blocks),
+        "a" => Value::Number(statfs.available_blocks),
+        "f" => Value::Number(statfs.free_blocks),
         "b" => Value::Number(statfs.blocks),
         "c" => Value::Number(statfs.inodes_used + statfs.inodes_free),
         "d" => Value::Number(statfs.inodes_free),

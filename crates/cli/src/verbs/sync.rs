@@ -43,12 +43,12 @@ impl Command for Sync {
             if self.targets.is_empty() {
                 for daemon in control::all()? {
                     context.check()?;
-                    context.tolerate(sync_mounted(&changes, &daemon))?;
+                    context.tolerate(sync_mounted(context, &changes, &daemon))?;
                 }
             }
             for target in &self.targets {
                 context.check()?;
-                context.tolerate(sync(&changes, target))?;
+                context.tolerate(sync(context, &changes, target))?;
             }
             Ok(())
         };
@@ -57,7 +57,7 @@ impl Command for Sync {
     }
 }
 
-fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
+fn sync(context: &Context, changes: &Changes<'_>, target: &Path) -> Result<()> {
     let place = image_name(target);
     let path = real_path(target).at(&place)?;
     let daemon = match mounts::mounted_at(&path).at("/proc/self/mountinfo")?.filter(Entry::is_ours) {
@@ -70,7 +70,7 @@ fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
         },
     };
     if let Some(daemon) = daemon {
-        return sync_mounted(changes, &daemon);
+        return sync_mounted(context, changes, &daemon);
     }
     check_is_image(&path)?;
     if !recognise::is_volume(&path) {
@@ -81,12 +81,12 @@ fn sync(changes: &Changes<'_>, target: &Path) -> Result<()> {
     tell(changes, target)
 }
 
-fn sync_mounted(changes: &Changes<'_>, daemon: &Daemon) -> Result<()> {
+fn sync_mounted(context: &Context, changes: &Changes<'_>, daemon: &Daemon) -> Result<()> {
     let status = &daemon.status;
     // First what the kernel keeps back; it may not hand the call on to the daemon.
     let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
     files.sync().at(image_name(&status.mount_point))?;
-    daemon.ask(Request::Sync)?;
+    daemon.ask_for_long(Request::Sync, || context.check())?;
     tell(changes, &status.image)
 }
 

@@ -11,6 +11,7 @@ use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
 use crate::failure::{At, Failure, ToldBefore, image_name};
+use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon, Request};
 use crate::show::statfs::get_statfs;
 use anyhow::Result;
@@ -377,7 +378,13 @@ impl Opened {
             Self::Mounted(mounted) if mounted.access == Access::Change => {
                 // First what the kernel keeps back; it does not hand the call on to the daemon.
                 mounted.files.sync().at(image_name(&mounted.daemon.status.mount_point))?;
-                mounted.daemon.ask(Request::Sync).map(|_| ())
+                // Who was interrupted before waits all the same: what was done is to be durable.
+                let was_interrupted = Interrupted::received().is_some();
+                let keep_waiting = || match Interrupted::received() {
+                    Some(interrupted) if !was_interrupted => Err(interrupted.into()),
+                    _ => Ok(()),
+                };
+                mounted.daemon.ask_for_long(Request::Sync, keep_waiting).map(drop)
             }
             Self::Mounted(_) => Ok(()),
         }

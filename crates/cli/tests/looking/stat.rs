@@ -1,6 +1,7 @@
 //! `stat` beside stat(1).
 
-use super::{Bench, Row, row};
+use super::{Bench, Place, Row, row};
+use myriad_engine::OpenOptions;
 
 const ROWS: &[Row] = &[
     row("stat -c %%n @/a.c @/big"),
@@ -63,4 +64,25 @@ fn volumes_and_wrong_formats() {
     ] {
         bench.place.line(line).expect(2, &[said]);
     }
+}
+
+/// What is kept for the volume's own growth, and for what is promised already, was shown as available.
+#[test]
+fn what_is_available_is_less_than_what_is_free() {
+    let place = Place::with_volume(8 << 20);
+    place.change(|session| {
+        let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+        let file = session.open("/large", options).unwrap();
+        let mut size = 0;
+        while let Ok(count) = file.write_at(&[7; 4096], size) {
+            size += count as u64;
+        }
+    });
+    let told = place.line("stat -f --json vol.img").ok().json();
+    let blocks = |key: &str| told[key].as_u64().unwrap() / told["block_size"].as_u64().unwrap();
+    let (available, free) = (blocks("available"), blocks("size") - blocks("used"));
+    assert!(available < free, "{told}");
+    assert_eq!(place.line("stat -f -c %a:%f vol.img").ok().text(), format!("{available}:{free}\n"));
+    let text = place.line("stat -f vol.img").ok();
+    assert!(text.text().contains(&format!(" Free: {free:<10} Available: {available}\n")), "{text:?}");
 }

@@ -2,7 +2,7 @@
 
 use super::descriptor;
 use super::place::{ImageName, sockets};
-use super::protocol::{IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
+use super::protocol::{CROWDED, IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::below::below_mount;
 use crate::volume::place::unreachable_name;
@@ -14,10 +14,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A daemon that is alive answers at once; one that does not is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two tries of one that has no room for a further connection.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A daemon that has answered.
 pub struct Daemon {
@@ -27,6 +30,9 @@ pub struct Daemon {
 
 /// What a daemon says after its reply.
 pub type Stream = BufReader<UnixStream>;
+
+/// What a daemon answers, or refuses with; `None` if there is none.
+type Answer<T> = Option<Result<T, String>>;
 
 impl Daemon {
     /// `None` if nobody of ours listens there: a socket left behind by a daemon that was killed, or another user's.
@@ -47,25 +53,32 @@ impl Daemon {
 
     /// Has the daemon hold the state of this moment for as long as the connection lasts. Before-images go to `file`.
     pub fn hold(&self, file: &File, keep_waiting: impl Fn() -> Result<()>) -> Result<(Value, UnixStream)> {
-        let failed = |error: io::Error| unanswered(&self.socket, &error);
-        let Some(mut stream) = connect_to_ours(&self.socket)? else { return Err(self.gone()) };
-        descriptor::send(&mut stream, Request::Hold.line().as_bytes(), file).map_err(failed)?;
+        let send = |stream: &mut UnixStream| descriptor::send(stream, Request::Hold.line().as_bytes(), file);
         // A checkpoint that is being made comes first, however long it takes.
-        let kept = stream.try_clone().map_err(failed)?;
-        Ok((self.await_answer(stream, keep_waiting)?, kept))
+        self.await_answer(send, keep_waiting)
     }
 
     /// As [`Self::ask`], of what may take the daemon long.
     pub fn ask_for_long(&self, request: Request, keep_waiting: impl Fn() -> Result<()>) -> Result<Value> {
-        let Some(mut stream) = connect_to_ours(&self.socket)? else { return Err(self.gone()) };
-        let sent = stream.write_all(request.line().as_bytes());
-        sent.map_err(|error| unanswered(&self.socket, &error))?;
-        self.await_answer(stream, keep_waiting)
+        let line = request.line();
+        Ok(self.await_answer(|stream| stream.write_all(line.as_bytes()), keep_waiting)?.0)
     }
 
-    fn await_answer(&self, stream: UnixStream, keep_waiting: impl Fn() -> Result<()>) -> Result<Value> {
-        match await_reply(BufReader::new(stream), keep_waiting)? {
-            Some(Ok(value)) => Ok(value),
+    fn await_answer(
+        &self,
+        send: impl Fn(&mut UnixStream) -> io::Result<()>,
+        keep_waiting: impl Fn() -> Result<()>,
+    ) -> Result<(Value, UnixStream)> {
+        let failed = |error: io::Error| unanswered(&self.socket, &error);
+        let answer = until_let_in(&keep_waiting, || {
+            let Some(mut stream) = connect_to_ours(&self.socket)? else { return Ok(None) };
+            unless_refused(send(&mut stream)).map_err(failed)?;
+            let kept = stream.try_clone().map_err(failed)?;
+            let answer = await_reply(BufReader::new(stream), &keep_waiting)?;
+            Ok(answer.map(|answer| answer.map(|value| (value, kept))))
+        });
+        match answer? {
+            Some(Ok(answer)) => Ok(answer),
             Some(Err(what)) => Err(Failure::new(image_name(&self.status.image), what, "").into()),
             None => Err(self.gone()),
         }
@@ -127,9 +140,41 @@ fn connect_to_ours(socket: &Path) -> Result<Option<UnixStream>> {
 }
 
 fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> {
+    let line = request.line();
+    match until_let_in(|| Ok(()), || exchange_once(socket, &line))? {
+        None => Ok(None),
+        Some(Ok(answer)) => Ok(Some(answer)),
+        Some(Err(what)) => Err(Failure::new(image_name(socket), what, "").into()),
+    }
+}
+
+/// Asks again for a while as long as the daemon has its greatest number of connections: others are about to end.
+fn until_let_in<T>(keep_waiting: impl Fn() -> Result<()>, ask: impl Fn() -> Result<Answer<T>>) -> Result<Answer<T>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match ask()? {
+            Some(Err(what)) if what == CROWDED && Instant::now() < end => {
+                keep_waiting()?;
+                thread::sleep(PAUSE);
+            }
+            answer => return Ok(answer),
+        }
+    }
+}
+
+/// Of a request that was not read: whoever has hung up may have said why before.
+fn unless_refused(sent: io::Result<()>) -> io::Result<()> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
+    }
+}
+
+fn exchange_once(socket: &Path, line: &str) -> Result<Answer<(Value, Stream)>> {
     let Some(stream) = connect_to_ours(socket)? else { return Ok(None) };
     let mut stream = BufReader::new(stream);
-    let answer = stream.get_mut().write_all(request.line().as_bytes()).and_then(|()| next_line(&mut stream));
+    let sent = unless_refused(stream.get_mut().write_all(line.as_bytes()));
+    let answer = sent.and_then(|()| next_line(&mut stream));
     let answer = match answer {
         // It was ending as we asked.
         Ok(answer) if answer.is_empty() => return Ok(None),
@@ -138,10 +183,8 @@ fn exchange(socket: &Path, request: Request) -> Result<Option<(Value, Stream)>> 
         }
         answer => answer.map_err(|error| unanswered(socket, &error))?,
     };
-    match parse_reply(&answer).map_err(|what| garbled(socket, &what))? {
-        Ok(value) => Ok(Some((value, stream))),
-        Err(what) => Err(Failure::new(image_name(socket), what, "").into()),
-    }
+    let answer = parse_reply(&answer).map_err(|what| garbled(socket, &what))?;
+    Ok(Some(answer.map(|value| (value, stream))))
 }
 
 fn connect(socket: &Path) -> io::Result<UnixStream> {

@@ -26,6 +26,9 @@ pub const REPLY_MAX: u64 = 1 << 20;
 /// In the answer to `Status`, beside what is in [`Status`]: whether the kernel still has the mount, as the daemon sees it.
 pub const IS_MOUNTED: &str = "is_mounted";
 
+/// The error of a daemon that has its greatest number of connections. It says so before it has read anything.
+pub const CROWDED: &str = "too many commands ask at a time";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Who is there: `Status`.

@@ -2,7 +2,7 @@
 
 use super::descriptor::Receiver;
 use super::place::{ImageName, make_directory};
-use super::protocol::{IS_MOUNTED, REQUEST_MAX, Request, Status, read_line, reply};
+use super::protocol::{CROWDED, IS_MOUNTED, REQUEST_MAX, Request, Status, read_line, reply};
 use crate::failure::{At, image_name};
 use crate::mount::moment::device_number;
 use crate::mount::stats;
@@ -148,7 +148,7 @@ impl Shared {
         }
         if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
             self.connections.fetch_sub(1, Ordering::AcqRel);
-            let _ = stream.write_all(reply(Err("too many commands ask at a time".into())).as_bytes());
+            let _ = stream.write_all(reply(Err(CROWDED.into())).as_bytes());
             return;
         }
         let shared = Arc::clone(self);

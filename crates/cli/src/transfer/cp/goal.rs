@@ -53,6 +53,11 @@ impl Goal {
                 if place.is_root() {
                     return Ok(Self::Volume { dir: session.root(), session, base: None, place });
                 }
+                // A directory that is there, without a name to be made by.
+                if !is_content && name.is_none() && target.operand().ends_in_dots() {
+                    let dir = session.resolve(&place.path).at(&place)?;
+                    return Ok(Self::Volume { session, dir, base: None, place });
+                }
                 if is_content {
                     check_slash(&place, |path| session.stat(path).map(|_| ()))?;
                 }
@@ -82,7 +87,12 @@ impl Goal {
                     if !wish.spares && !path.is_symlink() {
                         wish.guard.check(&path)?;
                     }
-                    Destination::name(&path)?
+                    match name {
+                        None if target.operand().ends_in_dots() => {
+                            Destination::name(&path.canonicalize().at(image_name(&path))?)?
+                        }
+                        _ => Destination::name(&path)?,
+                    }
                 };
                 Ok(Self::host(destination, image_name(&path)))
             }

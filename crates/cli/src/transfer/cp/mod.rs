@@ -244,8 +244,14 @@ impl Cp {
             let what = format!("is not in the same volume as {}", target.operand());
             return Err(Failure::usage(operand, what, "leave out -l or -s to copy it").into());
         }
+        // As with cp(1), what is named by dots comes into the directory itself.
+        let merges = into && !self.parents && operand.ends_in_dots();
+        if merges {
+            source.check_there()?;
+        }
         let name = match into {
             true if self.parents => Some(parents::name(source)?),
+            true if merges => None,
             true => Some(operand.name().map(<[u8]>::to_vec).ok_or_else(|| {
                 let next = match source {
                     Side::Standard => "give the name of the new file as the target",
@@ -278,6 +284,7 @@ impl Cp {
         }
         let told = match &name {
             Some(name) => target.operand().bytes_below(name),
+            None if merges => target.operand().bytes_below(b"."),
             None => target.operand().bytes(),
         };
         let tell = |path: &[u8], entry: &Entry, outcome: Outcome, backup: Option<&[u8]>| {

@@ -50,10 +50,22 @@ impl Operand {
 
     /// The last name of it, under which it is copied into a directory.
     pub fn name(&self) -> Option<&[u8]> {
+        self.path().and_then(name::last)
+    }
+
+    /// Whether it ends in `.` or `..`: what stands for a directory, and is no name that a copy could have.
+    pub fn ends_in_dots(&self) -> bool {
+        let last = self.path().and_then(|path| path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()));
+        matches!(last, Some(b"." | b".."))
+    }
+
+    /// The path of it, on the host or in its volume.
+    fn path(&self) -> Option<&[u8]> {
         match self {
             Self::Standard => None,
-            Self::Host(path) => path.file_name().map(OsStr::as_bytes),
-            Self::Volume(place) => name::last(&place.path),
+            // Not by the components of a path, of which a dot at the end is none.
+            Self::Host(path) => Some(path.as_os_str().as_bytes()),
+            Self::Volume(place) => Some(&place.path),
         }
     }
 
@@ -162,6 +174,15 @@ impl Side {
             Self::Standard => None,
             Self::Host(path) | Self::Mounted(_, _, path) => FileType::from_mode(path.metadata().ok()?.mode() as u16),
             Self::Volume(volume, place) => Some(volume.session().stat(&place.path).ok()?.file_type()),
+        }
+    }
+
+    /// An error if nothing is there, a link followed, or nobody can tell.
+    pub fn check_there(&self) -> Result<()> {
+        match self {
+            Self::Standard => Ok(()),
+            Self::Host(path) | Self::Mounted(_, _, path) => path.metadata().map(drop).at(self.operand()),
+            Self::Volume(volume, place) => volume.session().stat(&place.path).map(drop).at(place),
         }
     }
 

@@ -182,6 +182,11 @@ pub fn read_input(input: impl AsFd) -> std::io::Result<Feed> {
 /// A file of all that a stream gives until its end, however much that is. What comes is handed on as it comes.
 fn stream(file: &OwnedFd, meta: Meta, place: &[u8], outlet: &mut Outlet) -> Result<(), Gone> {
     outlet.push(Record::Entry(entry(meta, None, Body::Parts(Vec::new()))))?;
+    rest_of_stream(file, (place, b""), outlet)
+}
+
+/// What follows the entry of a stream.
+fn rest_of_stream(file: &OwnedFd, (place, path): (&[u8], &[u8]), outlet: &mut Outlet) -> Result<(), Gone> {
     let mut offset = 0;
     loop {
         let start = outlet.batch.bytes.len();
@@ -196,7 +201,7 @@ fn stream(file: &OwnedFd, meta: Meta, place: &[u8], outlet: &mut Outlet) -> Resu
                 offset += bytes.len() as u64;
             }
             Err(Errno::INTR) => {}
-            Err(errno) => return outlet.push(Record::Spoiled(problem(place, b"", errno))),
+            Err(errno) => return outlet.push(Record::Spoiled(problem(place, path, errno))),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::batch::{
     Body, Entry, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Span, WHOLE_MAX, Wanted,
 };
 use super::super::host::{self, Named, Xattrs};
-use super::{Claims, Directory, LeftOut, Options, entry, open_directory, problem, stream};
+use super::{Claims, Directory, LeftOut, Options, STREAM_SIZE, entry, open_directory, problem, rest_of_stream, stream};
 use crate::failure::Failure;
 use crate::show::name::{Shown, join};
 use myriad_engine::Errno;
@@ -22,6 +22,8 @@ pub struct Reader {
     wanted: Option<Wanted>,
     claims: Arc<Claims>,
     xattrs: Xattrs,
+    /// What a file without a size is tried with.
+    probe: Vec<u8>,
     /// Of the file in hand, in the order of the whole.
     pub position: (u64, usize),
 }
@@ -35,6 +37,7 @@ impl Reader {
             wanted: options.wanted.clone(),
             claims: Arc::clone(claims),
             xattrs: Xattrs::default(),
+            probe: Vec::new(),
             position: (0, 0),
         }
     }
@@ -136,6 +139,11 @@ impl Reader {
                     Err(errno) => outlet.push(Record::Spoiled(problem(&self.place, &whole_path(), errno))),
                 }
             }
+            Ok(Opened::Stream(mut entry, file)) => {
+                entry.path = path;
+                outlet.push(Record::Entry(entry))?;
+                rest_of_stream(&file, (&self.place, &whole_path()), outlet)
+            }
             Ok(Opened::LeftOut) => {
                 let place = Shown(&join(&self.place, &whole_path())).to_string();
                 let what = format!("is {}; left out", self.left_out.map_or("", |(_, what)| what));
@@ -212,6 +220,11 @@ impl Reader {
             entry.xattrs = xattrs;
             return Ok(Opened::Done(entry));
         }
+        if meta.size == 0 && self.has_more_than_it_says(&file)? {
+            let mut entry = entry(meta, link, Body::Parts(Vec::new()));
+            entry.xattrs = xattrs;
+            return Ok(Opened::Stream(entry, file));
+        }
         let segments = match host::may_have_holes(stat) {
             true => host::segments(&file, meta.size),
             false => vec![Segment { offset: 0, length: meta.size }],
@@ -239,6 +252,22 @@ impl Reader {
         let mut entry = entry(meta, link, Body::Whole(outlet.batch.since(start)));
         entry.xattrs = xattrs;
         Ok(if has_changed(&file, stat) { Opened::Changed(entry) } else { Opened::Done(entry) })
+    }
+
+    /// Whether a file without a size has content all the same, as those of /proc have, and of file systems that make files as
+    /// they are read. What was written to an ordinary one since it was opened is not there yet.
+    fn has_more_than_it_says(&mut self, file: &OwnedFd) -> Result<bool, Errno> {
+        self.probe.clear();
+        self.probe.reserve(STREAM_SIZE);
+        let found = loop {
+            match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut self.probe), 0) {
+                Err(Errno::INTR) => {}
+                // It can be read in order only, which is how a stream is read.
+                Err(Errno::SPIPE) => return Ok(true),
+                found => break found?,
+            }
+        };
+        Ok(found > 0 && rustix::fs::fstat(file)?.st_size == 0)
     }
 
     /// Links, FIFOs, sockets and device nodes.
@@ -309,6 +338,8 @@ enum Opened {
     Changed(Entry),
     /// To be read part by part; the file's attributes before that.
     Parts(Entry, OwnedFd, Vec<Segment>, Box<Stat>),
+    /// To be read until it ends.
+    Stream(Entry, OwnedFd),
     /// The one that is left out.
     LeftOut,
 }
