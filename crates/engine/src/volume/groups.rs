@@ -394,21 +394,26 @@ impl Volume {
         self.with_group(txn, ag, |space, txn| space.free_body(txn, at, first, count))
     }
 
-    /// Whether what a group's free blocks are recorded in can be read, as far as has to be read to make these free.
+    /// Whether what a group's free blocks are recorded in is sound, as far as has to be read to make these free.
     fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
-        let read = self.group(txn, ag).and_then(|group| {
+        let mut read = || {
+            let group = self.group(txn, ag)?;
             let space = group.as_ref().expect("just loaded");
             space.read_header(txn, Some(self.epoch.current()))?;
             space.read_ahead_of_free(txn, start, length)
-        });
-        match read {
-            Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
+        };
+        // What was read wrong once, by the device, may be right the next time.
+        let is_damage = |error: &Error| matches!(error, Error::Corrupt(_));
+        let result = read().or_else(|error| if is_damage(&error) { read() } else { Err(error) });
+        match result {
+            Err(error) if is_damage(&error) => Ok(false),
+            // Perhaps it can be read the next time: then the log still knows of these blocks.
             read => read.map(|()| true),
         }
     }
 
     /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then. Those of which
-    /// the group cannot be read are set aside: they belong to nobody until a repair finds them.
+    /// the group is damaged are set aside: they belong to nobody until a repair finds them.
     /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
     /// all of them change might fit neither a checkpoint nor the cache.
     pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
