@@ -5,6 +5,7 @@ use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, Name};
 use crate::error::{Errno, Error, Result};
+use crate::file::OpenFile;
 use crate::inode;
 use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
@@ -17,6 +18,7 @@ use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};
+use std::sync::Arc;
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// Extents freed in one transaction; a file with more goes piece by piece.
@@ -105,7 +107,7 @@ pub(crate) enum Gone {
     /// It is an orphan now; its blocks are still to be freed.
     Reclaim(Node),
     /// Dirty data of a file that is gone.
-    Discard(std::sync::Arc<crate::file::OpenFile>),
+    Discard(Arc<OpenFile>),
 }
 
 /// Does what [`Gone`] says. The name is gone whatever comes of that, so it is no error if the file is too damaged to be freed: it
@@ -196,6 +198,8 @@ pub(crate) fn drop_link(
         inode::write(txn, ino, raw)?;
         return Ok(Gone::Open);
     }
+    // While its number is its own: whoever is given it next must not find this file under it.
+    let dirty = volume.files.take(ino);
     let is_freed = ending == Ending::Freed && {
         free_content(txn, ino, raw)?;
         volume.free_inode(txn, ino, raw)?
@@ -203,10 +207,10 @@ pub(crate) fn drop_link(
     if !is_freed {
         volume.orphans.note(ino, Reason::Nameless);
         inode::write(txn, ino, raw)?;
-        set_dead(volume, ino);
+        keep_dead(volume, dirty);
         return Ok(Gone::Reclaim(inode::node(ino, raw)));
     }
-    Ok(match volume.files.take(ino) {
+    Ok(match dirty {
         Some(file) => {
             crate::file::mark_dead(&file);
             Gone::Discard(file)
@@ -217,8 +221,8 @@ pub(crate) fn drop_link(
 
 /// From here on nobody flushes what a file has in memory, to blocks that are going; it is discarded with the inode, which
 /// is locked exclusively.
-fn set_dead(volume: &Volume, ino: Ino) {
-    if let Some(file) = volume.files.take(ino) {
+fn keep_dead(volume: &Volume, file: Option<Arc<OpenFile>>) {
+    if let Some(file) = file {
         crate::file::mark_dead(&file);
         volume.files.keep_dead(file);
     }
@@ -314,7 +318,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 return Ok(done);
             }
             read_ahead(txn, ino, &raw)?;
-            set_dead(volume, ino);
+            keep_dead(volume, volume.files.take(ino));
             let is_small = if raw.is_dir() {
                 dir::give_up_part(txn, ino, &mut raw)?
             } else {
@@ -333,6 +337,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 // The next try finds that before it changes anything.
                 volume.orphans.note(ino, Reason::Nameless);
                 inode::write(txn, ino, &raw)?;
+                keep_dead(volume, gone.take());
             }
             Ok(is_freed)
         })?;
