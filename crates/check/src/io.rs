@@ -129,6 +129,15 @@ impl Reader {
         self.verify(block, kind, owner, buf, overlaid)
     }
 
+    /// Whether all that a header says of its block is right, but for its checksum.
+    pub fn is_headed(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &[u8]) -> bool {
+        let head = header::BlockHeader::read(buf);
+        head.magic.get() == kind.magic()
+            && head.volume == self.volume
+            && head.address.get() == block.0
+            && head.owner.get() == owner
+    }
+
     /// As [`Self::read`]. Of a block that cannot be read as a whole, what there is of it if it says the same of itself: zeros, and which
     /// bytes they stand for. None do if the block is right with zeros in their place.
     pub fn read_part(&self, block: FsBlock, kind: BlockKind, owner: u64, buf: &mut [u8]) -> Result<Part, Damage> {
@@ -138,12 +147,7 @@ impl Reader {
         };
         let missing = self.read_each_sector(block, buf);
         let is_changed = self.lay_over(block, buf);
-        let head = header::BlockHeader::read(buf);
-        let is_ours = head.magic.get() == kind.magic()
-            && head.volume == self.volume
-            && head.address.get() == block.0
-            && head.owner.get() == owner;
-        if !is_ours {
+        if !self.is_headed(block, kind, owner, buf) {
             return Err(error);
         }
         let is_whole = !is_changed && header::verify(buf, kind, &self.volume, block).is_ok();

@@ -26,6 +26,9 @@ mod names;
 mod repair;
 mod slots;
 
+/// Most blocks that any kind of directory maps ahead of its growth.
+const AHEAD_MAX: u64 = 64;
+
 pub(crate) use indexed::Made;
 pub(crate) use names::{Directories, Names};
 

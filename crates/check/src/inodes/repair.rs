@@ -363,7 +363,7 @@ impl Repair<'_> {
                 names.extend(chain.names);
             }
             if !chain.is_whole && !names.contains(ACL_NAMES[0]) {
-                may_have_lost_acl(raw, &[]);
+                withdraw_acl_mask(raw, &[]);
             }
         }
         let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
@@ -667,7 +667,7 @@ fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork
 
 /// Some attributes of an inode are lost, and these are left. If an access ACL was there, its mask stands where the rights of the owning group do
 /// without one, and may be wider than they were.
-pub(crate) fn may_have_lost_acl(raw: &mut RawInode, left: &[u8]) {
+pub(crate) fn withdraw_acl_mask(raw: &mut RawInode, left: &[u8]) {
     let has_access_acl = AttrIter::new(left).map_while(Result::ok).any(|(name, _)| name == ACL_NAMES[0]);
     if raw.has_flag(flag::HAS_ACL) && !has_access_acl {
         raw.mode.set(raw.mode.get() & !0o070);

@@ -3,6 +3,7 @@
 //! Names with one tag lie side by side, so names are compared with each other tag by tag: no more is held than the names of one.
 
 use crate::context::Context;
+use crate::directory::AHEAD_MAX;
 use crate::directory::entries::{BadEntry, Entry, is_name};
 use crate::directory::names::{At, Names, Sums, covered, find_block, report_bad_entry, report_equal_hashes};
 use crate::directory::{Checked, Dir};
@@ -18,9 +19,6 @@ use myriad_format::inode::{RawInode, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, Ino};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Most blocks that may be mapped behind the last node.
-pub(super) const AHEAD_MAX: u64 = 64;
 
 /// The entry at an offset of a leaf or of a body, free or live, and its number.
 pub(crate) fn entry_at(bytes: &[u8], at: usize) -> Result<(Entry<'_>, u16), BadEntry> {

@@ -4,7 +4,8 @@
 //! The new tree lies in new blocks, and the directory leads to it only once it is durable. Names keep their numbers, unless two
 //! with one tag have the same: then all with that tag are numbered again.
 
-use super::check::{AHEAD_MAX, Met, Tree, entry_at, leaf_entries};
+use super::check::{Met, Tree, entry_at, leaf_entries};
+use crate::directory::AHEAD_MAX;
 use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
 use crate::options::CheckError;

@@ -3,15 +3,17 @@
 
 use super::blocks::position;
 use super::build::Record;
+use crate::directory::AHEAD_MAX;
 use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::Repair;
+use myriad_format::choices::Directory;
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, LIST_END, entry_size};
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
-use myriad_format::{BlockHeader, BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
 
 /// How many entry blocks a directory has made, by its own word.
@@ -25,7 +27,6 @@ pub(crate) struct Made {
 impl Made {
     /// Whether it can be so of a directory with so many blocks mapped. No engine maps more than a few ahead.
     fn can_be(self, mapped: u64) -> bool {
-        const AHEAD_MAX: u64 = 64;
         !self.is_torn || (self.count..=self.count + AHEAD_MAX).contains(&mapped)
     }
 }
@@ -219,6 +220,10 @@ impl Repair<'_> {
     /// inodes own is known.
     pub(crate) fn claim_roots(&mut self) {
         let mut roots = std::mem::take(&mut self.roots);
+        if self.choices.directory != Directory::Indexed {
+            // A damaged inode may say that it has one.
+            return;
+        }
         roots.retain(|&ino, &mut root| {
             let is_root = self.geometry.is_data_range(root, 1)
                 && self.geometry.ag_of(root).0 < self.ag_used
@@ -329,12 +334,7 @@ impl Repair<'_> {
             Err(Damage::Unreadable { .. }) if self.reader.read_sectors(block, buf) => {}
             Err(_) => return None,
         }
-        let head = BlockHeader::read(buf);
-        let is_ours = head.magic.get() == kind.magic()
-            && head.volume == self.reader.volume
-            && head.address.get() == block.0
-            && head.owner.get() == directory.0;
-        is_ours.then_some(true)
+        self.reader.is_headed(block, kind, directory.0, buf).then_some(true)
     }
 
     /// An entry block of which nothing can be read becomes an empty one: the positions of the others stay.

@@ -2,7 +2,7 @@
 
 use super::check::decode_chunk;
 use crate::context::is_tree_block;
-use crate::inodes::repair::{Salvage, may_have_lost_acl};
+use crate::inodes::repair::{Salvage, withdraw_acl_mask};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -268,7 +268,7 @@ impl Repair<'_> {
                 if let Some(kept) = first_missing(end..end + attributes.len()) {
                     self.act(format!("inode {ino}: a part of its attributes cannot be read"));
                     attributes.truncate(kept);
-                    may_have_lost_acl(&mut raw, &attributes);
+                    withdraw_acl_mask(&mut raw, &attributes);
                 }
             }
             let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
