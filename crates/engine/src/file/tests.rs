@@ -339,29 +339,41 @@ fn a_cut_that_fails_has_cut_nothing() {
     assert!(failures > 3, "{failures}");
 }
 
+/// Cuts a file of 400 scattered blocks of 512 bytes to `left` bytes, while the `nth` read and all after it fail. `None` unless the file has its new size
+/// and blocks behind it: the cut was refused, or ended in the middle of a change, or was done.
+fn cut_in_part(
+    device: &FaultDevice<Arc<MemoryDevice>>,
+    volume: &Volume,
+    left: usize,
+    nth: u64,
+) -> Option<Arc<OpenFile>> {
+    let file = open(volume, "file");
+    for i in 0..400 {
+        put(volume, &file, &[1; 512], 2 * i * 512);
+    }
+    flush(volume, &file).unwrap();
+    out_of_memory(volume);
+    device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
+    let cut = truncate(volume, &Cred::root(), &file, left as u64);
+    (cut.is_ok() && file.data.read().has_rest).then_some(file)
+}
+
+/// Cuts to try, and reads to fail. Where a part begins with another leaf, it reads that before it changes anything.
+fn cuts_and_reads() -> impl Iterator<Item = (usize, u64)> {
+    (0..28).flat_map(|left| (1..=20).map(move |nth| (2 * left * 512 + 5, nth)))
+}
+
 /// A cut that frees more than one transaction can met an error at the beginning of one, the file having its new size: that shut the
 /// volume down.
 #[test]
 fn a_cut_whose_rest_cannot_be_read_is_finished_later() {
     const BLOCK: usize = 512;
     let mut unfinished = 0;
-    // Where a part begins with another leaf, it reads that before it changes anything.
-    for (left, nth) in (0..28).flat_map(|left| (1..=20).map(move |nth| (2 * left * BLOCK + 5, nth))) {
-        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+    for (left, nth) in cuts_and_reads() {
+        let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(16 << 20))));
         crate::mkfs::format(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
         let volume = testing::open(device.clone());
-        let file = open(&volume, "file");
-        for i in 0..400 {
-            put(&volume, &file, &[1; BLOCK], (2 * i * BLOCK) as u64);
-        }
-        flush(&volume, &file).unwrap();
-        out_of_memory(&volume);
-        device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
-        let cut = truncate(&volume, &Cred::root(), &file, left as u64);
-        if cut.is_err() || !file.data.read().has_rest {
-            // Refused, or in the middle of a change, or done.
-            continue;
-        }
+        let Some(file) = cut_in_part(&device, &volume, left, nth) else { continue };
         unfinished += 1;
         // It does not grow over what is left.
         assert!(truncate(&volume, &Cred::root(), &file, 700 * BLOCK as u64).is_err());
@@ -383,11 +395,9 @@ fn a_cut_whose_rest_cannot_be_read_is_finished_later() {
 fn a_cut_whose_rest_the_next_opening_cannot_read_shows_nothing() {
     const BLOCK: usize = 512;
     let memory = Arc::new(MemoryDevice::new(16 << 20));
-    let device = Arc::new(FaultDevice::new(memory.clone()));
-    let volume = Fs::format_device(device.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() });
-    volume.unwrap();
+    crate::mkfs::format(memory.clone(), None, &MkfsOptions { block_size: 512, ..MkfsOptions::default() }).unwrap();
     let (mut unfinished, mut grown) = (0, 0);
-    for (left, nth) in (0..28).flat_map(|left| (1..=20).map(move |nth| (2 * left * BLOCK + 5, nth))) {
+    for (left, nth) in cuts_and_reads() {
         if unfinished == 3 {
             break;
         }
@@ -395,17 +405,7 @@ fn a_cut_whose_rest_the_next_opening_cannot_read_shows_nothing() {
         let device = Arc::new(FaultDevice::new(memory.clone()));
         let volume = testing::open(device.clone());
         volume.write_superblock(state::IN_USE).unwrap();
-        let file = open(&volume, "file");
-        for i in 0..400 {
-            put(&volume, &file, &[1; BLOCK], (2 * i * BLOCK) as u64);
-        }
-        flush(&volume, &file).unwrap();
-        out_of_memory(&volume);
-        device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
-        let cut = truncate(&volume, &Cred::root(), &file, left as u64);
-        if cut.is_err() || !file.data.read().has_rest {
-            continue;
-        }
+        let Some(_file) = cut_in_part(&device, &volume, left, nth) else { continue };
         unfinished += 1;
         device.clear();
         volume.commit_now().unwrap();
