@@ -188,6 +188,8 @@ impl Experiment {
         bar.finish_and_clear();
         file.map_or(Ok(()), ResultFile::finish)?;
         drop(made);
+        // It is mounted there.
+        drop(reserve);
         folder.close().context("removing the temporary folder")?;
         outcome.lines.sort_by_key(|line| line.order);
         Ok(outcome)
