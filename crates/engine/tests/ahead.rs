@@ -247,3 +247,34 @@ fn a_window_is_read_ahead_once() {
         assert!(reads < (SIZE / WINDOW) as u64 + 2, "pieces of {piece}: {reads} requests");
     }
 }
+
+/// A large file that was read in order waited for the device once for each 128 KiB, which took most of the time.
+#[test]
+fn windows_of_a_large_file_become_longer() {
+    const SIZE: usize = 8 << 20;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    // Different in each page.
+    let large: Vec<u8> = (0..SIZE).map(|i| (i >> 12 ^ i) as u8).collect();
+    // A cache in which a window may be of 1 MiB, and one that is too small for that.
+    for (cache, most) in [(64 << 20, 12), (8 << 20, SIZE as u64 / (128 << 10) + 2)] {
+        let fs = Fs::open_device(device.clone(), None, options(cache)).unwrap();
+        fs.session(Cred::root()).open("file", WRITE).unwrap().write_at(&large, 0).unwrap();
+        fs.drop_caches().unwrap();
+        let file = fs.session(Cred::root()).open("file", OpenOptions::READ).unwrap();
+        let mut page = vec![0; 4096];
+        let mut before = device.counters().reads;
+        for offset in (0..SIZE).step_by(page.len()) {
+            assert_eq!(file.read_at(&mut page, offset as u64).unwrap(), page.len());
+            assert!(page == large[offset..][..page.len()], "at {offset}");
+            if offset == 0 {
+                // What the map takes is not counted.
+                before = device.counters().reads;
+            }
+        }
+        let reads = device.counters().reads - before;
+        assert!(reads <= most, "a cache of {cache} bytes: {reads} requests");
+        drop(file);
+        fs.close().unwrap();
+    }
+}

@@ -29,6 +29,7 @@
 mod cut;
 mod delalloc;
 mod fragments;
+mod in_order;
 mod load;
 mod part;
 mod read;
@@ -45,10 +46,12 @@ pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
 
 use self::cut::{Cut, CutWord};
+use self::in_order::{InOrder, WINDOW_MAX};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::map;
 use crate::schedule;
 use crate::types::{Keeper, Node, Stat};
+use myriad_device::BufferPool;
 use myriad_format::{FileBlock, Ino};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -56,6 +59,13 @@ use std::sync::{Arc, OnceLock};
 
 /// Files that a checkpoint has shown empty and that nobody has open: of how many it is remembered that they were cut.
 const BARE_MAX: usize = 1024;
+/// Buffers for reading ahead that are kept for the next time.
+const READ_BUFFERS: usize = 2;
+
+/// What windows of files are read into, before they are in the cache.
+pub(crate) fn read_buffers() -> BufferPool {
+    BufferPool::new(READ_BUFFERS, WINDOW_MAX as usize)
+}
 
 /// A file that somebody has open, or whose data is not flushed yet, or that was cut to nothing not long ago.
 pub(crate) struct OpenFile {
@@ -71,8 +81,8 @@ pub(crate) struct OpenFile {
     cut: CutWord,
     /// In `OpenFiles::cut`.
     lingers: AtomicBool,
-    /// Where the last read ended: one that begins there is sequential.
-    pub read_end: AtomicU64,
+    /// What is remembered of its reads.
+    in_order: InOrder,
     /// Copies of `FileData`'s size and times for stat, valid while `ahead`.
     pub ahead: AtomicBool,
     /// When memory got ahead, by the volume's ticks.
@@ -124,7 +134,7 @@ impl OpenFile {
             linkable: AtomicBool::new(false),
             cut: CutWord::new(),
             lingers: AtomicBool::new(false),
-            read_end: AtomicU64::new(0),
+            in_order: InOrder::default(),
             ahead: AtomicBool::new(false),
             ahead_since: AtomicI64::new(0),
             size: AtomicU64::new(0),

@@ -15,13 +15,9 @@ use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Reads at least this long go straight to the caller's buffer and do not displace what the cache holds.
 const DIRECT_MIN: usize = 256 << 10;
-/// What a sequential reader of small pieces gets read for it at once: XFS's smallest I/O buffer (XFS96 6.2), doubled.
-const READ_AHEAD: usize = 128 << 10;
-
 /// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
 pub(super) const EXTENTS_PER_LOOK: u32 = 1024;
 /// As often checksums are asked for, of so many blocks that they lie in two blocks of checksums at most.
@@ -79,10 +75,9 @@ pub(crate) fn read(volume: &Volume, file: &Arc<OpenFile>, buf: &mut [u8], offset
     let rest = usize::try_from(data.size - offset).unwrap_or(usize::MAX);
     let length = buf.len().min(rest);
     let buf = &mut buf[..length];
-    let sequential = file.read_end.swap(offset + length as u64, Ordering::Relaxed) == offset;
-    // A sequential reader of small pieces that enters a new window gets all of it read into the cache.
-    let window = READ_AHEAD.min(rest);
-    if sequential && !data.emptied && length < window && length as u64 > offset % READ_AHEAD as u64 {
+    let cache_bytes = volume.cache.frame_count() as u64 * volume.cache.block_size() as u64;
+    let window = rest.min(file.in_order.note(offset, length as u64, cache_bytes) as usize);
+    if window > length && length < DIRECT_MIN && !data.emptied {
         // A failure shows in the read of what cannot be read.
         let _ = read_ahead(volume, file, &data, offset, window);
     }
@@ -194,10 +189,40 @@ fn checksum_runs(volume: &Volume, pieces: &[Piece]) -> impl Iterator<Item = (FsB
 /// Reads into the cache what it lacks of `length` bytes at `offset`.
 fn read_ahead(volume: &Volume, file: &OpenFile, _data: &FileData, offset: u64, length: usize) -> Result<()> {
     let missing = collect_all(volume, file, offset, length, |_, _| ())?;
-    if missing.pieces.is_empty() {
+    let pieces = &missing.pieces;
+    if pieces.is_empty() {
         return Ok(());
     }
-    fetch(volume, None, &missing, &mut vec![0; length], true)
+    let block_size = volume.cache.block_size();
+    let bits = volume.geometry.block_bits;
+    volume.counters.add(Count::data_reads, pieces.len() as u64);
+    let lengths = pieces.iter().map(|piece| piece.blocks(block_size) as usize * block_size);
+    let mut buffers: Vec<AlignedBuf> = lengths.map(|length| volume.read_buffers.take(length)).collect();
+    let mut requests: Vec<ReadRequest<'_>> = pieces
+        .iter()
+        .zip(&mut buffers)
+        .map(|(piece, buf)| ReadRequest { offset: piece.block.0 << bits, buf })
+        .collect();
+    volume.read_device(&mut requests)?;
+    verify(volume, &missing, &requests, |_| false)?;
+    drop(requests);
+    let blocks = buffers.iter().map(|buffer| buffer.len() >> bits).sum();
+    volume.make_room_to_keep(blocks);
+    {
+        let _entered = volume.look();
+        for (piece, buffer) in pieces.iter().zip(&buffers) {
+            insert(volume, piece, buffer);
+        }
+    }
+    buffers.into_iter().for_each(|buffer| volume.read_buffers.put(buffer));
+    Ok(())
+}
+
+/// Puts the blocks of a piece into the cache, as far as there is room. Inside the gate.
+fn insert(volume: &Volume, piece: &Piece, bytes: &[u8]) {
+    for (n, bytes) in bytes.chunks(volume.cache.block_size()).enumerate() {
+        volume.cache.insert_data(piece.block.offset_by(n as u64), bytes);
+    }
 }
 
 impl Volume {
@@ -346,9 +371,7 @@ fn fetch(volume: &Volume, inside: Option<&Look<'_>>, missing: &Missing, buf: &mu
     if keep && !bounced.is_empty() {
         let _entered = inside.is_none().then(|| volume.look());
         for (i, bounce) in &bounced {
-            for (n, bytes) in bounce.chunks(block_size).enumerate() {
-                volume.cache.insert_data(pieces[*i].block.offset_by(n as u64), bytes);
-            }
+            insert(volume, &pieces[*i], bounce);
         }
     }
     Ok(())

@@ -273,6 +273,13 @@ impl Volume {
         Ok(false)
     }
 
+    /// Evicts what it takes for so many blocks that somebody has read, and would like to stay. Outside the gate.
+    pub fn make_room_to_keep(&self, blocks: usize) {
+        if self.cache.spare_frames() < blocks {
+            self.cache.sweep(Sweep::ForFrames(blocks));
+        }
+    }
+
     pub fn make_room_quietly(&self) {
         // A failure shows in what needs the room.
         let _ = self.try_make_room();

@@ -30,7 +30,7 @@ use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::dir::dirhash::DirHashes;
 use crate::error::{DamagedData, Error, Result};
-use crate::file::OpenFiles;
+use crate::file::{self, OpenFiles};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
 use crate::order::OpenEpoch;
@@ -42,7 +42,7 @@ use end::{End, Opener};
 use groups::Groups;
 use inode_locks::STRIPES;
 use limits::Limits;
-use myriad_device::BlockDevice;
+use myriad_device::{BlockDevice, BufferPool};
 use myriad_format::choices::Choices;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
@@ -103,6 +103,8 @@ pub(crate) struct Volume {
     pub dir_hashes: DirHashes,
     pub last_blocks: crate::dir::hints::LastBlocks,
     pub files: OpenFiles,
+    /// For reading ahead.
+    pub read_buffers: BufferPool,
     pub orphans: Orphans,
     pub second_names: SecondNames,
     pub checkpointer: Mutex<{ Rank::Checkpointer as u8 }, Checkpointer>,
@@ -211,6 +213,7 @@ impl Volume {
             dir_hashes,
             last_blocks: crate::dir::hints::LastBlocks::new(),
             files: OpenFiles::new(),
+            read_buffers: file::read_buffers(),
             orphans: Orphans::default(),
             second_names: SecondNames::default(),
             checkpointer: Mutex::new(checkpointer),
