@@ -284,6 +284,16 @@ fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
     assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
 }
 
+/// As [`an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search`], where that sector held what is not in use any more.
+#[test]
+fn what_is_behind_the_records_of_a_node_is_not_missed() {
+    let image = sample(SHAPE).image;
+    let tree = image.blocks_of(BlockKind::InodeTree, 0)[0];
+    image.change(tree, |bytes| bytes[3700] = 1);
+    let report = repaired(&image, &[start_of(&image, tree) + 3584]);
+    assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
+}
+
 /// As [`an_unreadable_sector_of_a_directory_costs_the_names_in_it`], of a tree.
 #[test]
 fn an_unreadable_sector_of_a_directory_tree_costs_the_names_in_it() {
