@@ -11,9 +11,9 @@ use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
 use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
-use myriad_format::inode::{BodyHeader, RawInode};
+use myriad_format::inode::{BodyHeader, RawInode, flag, fork};
 use myriad_format::superblock::Superblock;
-use myriad_format::xattr::{AttrBlockHeader, AttrIter};
+use myriad_format::xattr::{AttrBlockHeader, AttrHeader, AttrIter};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -370,6 +370,79 @@ fn zeros_for_what_cannot_be_read_are_no_contents() {
             assert_eq!(names, [b"user.a"], "{what}");
             assert_eq!(raw.mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
         }
+    }
+}
+
+/// Gives a new inode of group 0, the last of its sector, a name.
+fn last_of_a_sector(b: &mut Builder, name: &[u8], mode: u16) -> Ino {
+    let root = b.root;
+    let last = 512 / SLOT_SIZE as u32 - 1;
+    while b.geometry.locate(b.nodes.last_key_value().unwrap().1.ino).unwrap().1 % (last + 1) != last - 1 {
+        let number = b.nodes.len();
+        b.file(root, format!("file {number}").as_bytes(), 0, &[]);
+    }
+    let ino = b.inode(0, mode, 6);
+    b.link(root, name, ino);
+    assert_eq!(b.geometry.locate(ino).unwrap().1 % (last + 1), last);
+    ino
+}
+
+/// The header of a body could not be read, and a link went that had nothing but attributes there: its target was in the inode.
+#[test]
+fn a_short_link_does_not_need_its_body() {
+    let target = b"a short target";
+    let mut b = Builder::new(SHAPE);
+    let link = last_of_a_sector(&mut b, b"link", 0o120777);
+    b.body_attributes(link, &[(b"trusted.a", &[b'v'; 300])]);
+    let raw = &mut b.node(link).raw;
+    raw.fork[..target.len()].copy_from_slice(target);
+    raw.set_fork(fork::SHORT_LINK, 0);
+    raw.size.set(target.len() as u64);
+    let image = b.finish();
+    let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+    assert_eq!(whole.finding_count, 0, "{}", text(&whole));
+    let (block, _) = image.geometry.locate(link).unwrap();
+    let body = start_of(&image, block) + u64::from(image.inode(link).body_first.get()) * SLOT_SIZE as u64;
+    let report = repaired(&image, &[body]);
+    assert_eq!(report.totals.inodes, whole.totals.inodes, "{}", text(&report));
+    assert!(!image.inode(link).has_flag(flag::ATTR_BODY));
+    let fs = Fs::open_device(image.device.clone(), None, options()).unwrap();
+    assert_eq!(fs.session(Cred::root()).readlink("link").unwrap(), target);
+}
+
+/// The mask of an ACL became the rights of the owning group where the ACL was lost with the body, or with the end of a list that cannot be parsed. It is
+/// still the mask if the ACL is in a block.
+#[test]
+fn the_mask_of_a_lost_acl_is_no_right() {
+    let plain: (&[u8], &[u8]) = (b"user.a", b"1");
+    let acl: (&[u8], &[u8]) = (b"system.posix_acl_access", b"acl");
+    for damage in ["no body", "half a list", "half a list, and an ACL in a block"] {
+        let mut b = Builder::new(SHAPE);
+        let root = b.root;
+        let file = b.inode(0, 0o100674, 6);
+        b.link(root, b"file", file);
+        let in_block = damage.contains("block");
+        let attributes = [plain, acl];
+        b.body_attributes(file, if in_block { &attributes[..1] } else { &attributes });
+        if in_block {
+            b.chain_attributes(file, &[acl]);
+        }
+        let image = b.finish();
+        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+        assert_eq!(whole.finding_count, 0, "{damage}: {}", text(&whole));
+        if damage == "no body" {
+            // It reaches out of the block.
+            image.change_inode(file, |raw| raw.body_first.set(30));
+        } else {
+            let (block, _) = image.geometry.locate(file).unwrap();
+            let list = usize::from(image.inode(file).body_first.get()) * SLOT_SIZE + BodyHeader::SIZE;
+            // No name is that short.
+            image.change(block, |bytes| AttrHeader::read_mut(&mut bytes[list..]).name_len = 0);
+        }
+        let report = repaired(&image, &[]);
+        let raw = image.inode(file);
+        assert_eq!(raw.has_flag(flag::HAS_ACL), in_block, "{damage}: {}", text(&report));
+        assert_eq!(raw.mode.get() & 0o070, if in_block { 0o070 } else { 0 }, "{damage}: {}", text(&report));
     }
 }
 
