@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Builder, Image, SHAPE, SMALL, Shape, Worn, chain, sample};
+use common::{Builder, Image, Logged, SHAPE, SMALL, Shape, Worn, chain, sample, write_log};
 use myriad_check::{CheckError, Options, Report, check};
-use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session, SetAttr};
 use myriad_format::btree::NodeHeader;
 use myriad_format::choices::{Choices, Directory};
@@ -13,6 +13,7 @@ use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{BodyHeader, RawInode, flag, fork};
 use myriad_format::superblock::Superblock;
+use myriad_format::superblock::state::IN_USE;
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader, AttrIter};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,7 +258,42 @@ fn start_of(image: &Image, block: FsBlock) -> u64 {
     block.0 << image.geometry.block_bits
 }
 
-/// One sector of a node could not be read, and all that the node led to was lost.
+/// How a crash left a block of which a sector cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crash {
+    /// There was none.
+    No,
+    /// The log has a part of it, and home is as before.
+    Before,
+    /// The log has a part of it that did not come home whole.
+    Torn,
+}
+
+/// Lets the log of an image have the granules that these bytes lie in.
+fn crash(image: &Image, how: Crash, bytes: &[u64]) {
+    if how == Crash::No {
+        return;
+    }
+    image.change_superblock(|sb| sb.state.set(IN_USE));
+    let granule = image.geometry.granule_size();
+    let mut records: Vec<Logged> = Vec::new();
+    for &at in bytes {
+        let block = FsBlock(at >> image.geometry.block_bits);
+        let number = (at - start_of(image, block)) as usize / granule;
+        records.push(Logged { block, granules: vec![number], bytes: image.read(block) });
+        if how == Crash::Torn {
+            let first = start_of(image, block) + (number * granule) as u64;
+            image.device.write(first, &vec![0xee; granule]).unwrap();
+        }
+    }
+    records.sort_by_key(|record| record.block);
+    write_log(image, &records, &[]);
+}
+
+const CRASHES: [Crash; 3] = [Crash::No, Crash::Before, Crash::Torn];
+
+/// One sector of a node could not be read, and all that the node led to was lost. Where the log had a part of the node, too, a repair made the sector
+/// readable before it looked, and all was lost again.
 #[test]
 fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
     let mut b = Builder::new(SHAPE);
@@ -265,11 +301,15 @@ fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
     let file = b.file(root, b"file", 0, &[1; 100]);
     let image = b.finish();
     let leaf = start_of(&image, image.blocks_of(BlockKind::ExtentTree, file.0)[0]);
-    // Behind the last extent, and where 32 of them are.
-    for (sector, lost) in [(3584, 0), (1024, 32)] {
-        let image = Image { device: Arc::new(image.device.clone_image()), ..image };
-        repaired(&image, &[leaf + sector]);
-        assert_eq!(image.inode(file).block_total(), 101 - lost);
+    // Behind the last extent, and where 32 of them are; and what the log has of the node: its header, a part of the sector with four extents.
+    for (sector, logged, lost) in [(3584, 0, 0), (1024, 0, 32), (3584, 3648, 0), (1024, 1088, 28)] {
+        for how in CRASHES {
+            let image = Image { device: Arc::new(image.device.clone_image()), ..image };
+            crash(&image, how, &[leaf + logged]);
+            let report = repaired(&image, &[leaf + sector]);
+            let lost = if how == Crash::No && lost > 0 { 32 } else { lost };
+            assert_eq!(image.inode(file).block_total(), 101 - lost, "{sector}, {logged}, {how:?}: {}", text(&report));
+        }
     }
 }
 
@@ -277,11 +317,14 @@ fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
 /// back what was removed.
 #[test]
 fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
-    let image = sample(SHAPE).image;
-    let tree = image.blocks_of(BlockKind::InodeTree, 0)[0];
-    let sectors = [tree, image.header_block(0)].map(|block| start_of(&image, block) + 3584);
-    let report = repaired(&image, &sectors);
-    assert!(!report.actions.iter().any(|action| action.contains("searched")), "{}", text(&report));
+    for how in CRASHES {
+        let image = sample(SHAPE).image;
+        let places = [image.blocks_of(BlockKind::InodeTree, 0)[0], image.header_block(0)];
+        let places = places.map(|block| start_of(&image, block));
+        crash(&image, how, &places);
+        let report = repaired(&image, &places.map(|place| place + 3584));
+        assert!(!report.actions.iter().any(|action| action.contains("searched")), "{how:?}: {}", text(&report));
+    }
 }
 
 /// As [`an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search`], where that sector held what is not in use any more.
@@ -330,47 +373,112 @@ fn names_behind_a_large_hole_stay() {
     assert!((2300..2700).contains(&report.totals.entries), "{}: {}", report.totals.entries, text(&report));
 }
 
-/// Zeros that stood for a sector that could not be read were taken for a part of where a link leads, and of the value of an attribute.
+/// A link or a file, whose attributes or target reach into a second sector.
+fn long_body(what: &str) -> (Image, Ino) {
+    let contents = [b'c'; 600];
+    let mut b = Builder::new(SHAPE);
+    let root = b.root;
+    let ino = match what {
+        "link" => b.inline(root, b"link", 0o120777, &contents),
+        _ => {
+            let file = b.inode(0, 0o100644, 6);
+            b.link(root, b"file", file);
+            let second = if what == "acl" { &b"system.posix_acl_access"[..] } else { b"user.b" };
+            b.body_attributes(file, &[(b"user.a", b"1"), (second, &contents)]);
+            file
+        }
+    };
+    let mode = &mut b.node(ino).raw.mode;
+    mode.set(mode.get() | 0o070);
+    (b.finish(), ino)
+}
+
+/// Where the last sector begins that has any of the body of an inode.
+fn end_of_body(image: &Image, ino: Ino) -> u64 {
+    let raw = image.inode(ino);
+    let (block, _) = image.geometry.locate(ino).unwrap();
+    let end = (u64::from(raw.body_first.get()) + u64::from(raw.body_slots)) * SLOT_SIZE as u64;
+    start_of(image, block) + (end - 1) / 512 * 512
+}
+
+/// The names of the attributes in the body of an inode.
+fn names_in_body(image: &Image, ino: Ino) -> Vec<Vec<u8>> {
+    let bytes = image.read(image.geometry.locate(ino).unwrap().0);
+    let body = &bytes[usize::from(image.inode(ino).body_first.get()) * SLOT_SIZE..];
+    let (data, attributes) = (BodyHeader::read(body).data_len.get(), BodyHeader::read(body).attr_len.get());
+    let list = &body[BodyHeader::SIZE..][usize::from(data)..][..usize::from(attributes)];
+    AttrIter::new(list).map(|attribute| attribute.unwrap().0.to_vec()).collect()
+}
+
+/// The volume of [`long_body`], whose last sector could not be read, was repaired: what reached into that is gone, and nothing else.
+fn lost_its_end(what: &str, image: &Image, ino: Ino) {
+    let report = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+    assert_eq!(report.finding_count, 0, "{what}: {}", text(&report));
+    // With the root.
+    assert_eq!(report.totals.inodes, if what == "link" { 1 } else { 2 }, "{what}");
+    if what != "link" {
+        assert_eq!(names_in_body(image, ino), [b"user.a"], "{what}");
+        assert_eq!(image.inode(ino).mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
+    }
+}
+
+/// Zeros that stood for a sector that could not be read were taken for a part of where a link leads, and of the value of an attribute. They were
+/// again where the log had a part of the block: a repair wrote them home before it looked.
 #[test]
 fn zeros_for_what_cannot_be_read_are_no_contents() {
-    let target = [b't'; 600];
-    let acl = &b"system.posix_acl_access"[..];
-    for what in ["link", "attribute", "acl"] {
-        let mut b = Builder::new(SHAPE);
-        let root = b.root;
-        let ino = match what {
-            "link" => b.inline(root, b"link", 0o120777, &target),
-            _ => {
-                let file = b.inode(0, 0o100644, 6);
-                b.link(root, b"file", file);
-                let second = if what == "acl" { acl } else { b"user.b" };
-                b.body_attributes(file, &[(b"user.a", b"1"), (second, &target)]);
-                file
-            }
-        };
-        let mode = &mut b.node(ino).raw.mode;
-        mode.set(mode.get() | 0o070);
-        let image = b.finish();
-        let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
-        assert_eq!(whole.finding_count, 0, "{}", text(&whole));
-        let raw = image.inode(ino);
-        let (block, _) = image.geometry.locate(ino).unwrap();
-        // The last sector that has any of it.
-        let end = (u64::from(raw.body_first.get()) + u64::from(raw.body_slots)) * SLOT_SIZE as u64;
-        let report = repaired(&image, &[start_of(&image, block) + (end - 1) / 512 * 512]);
-        let raw = image.inode(ino);
-        let is_gone = u64::from(what == "link");
-        assert_eq!(report.totals.inodes, whole.totals.inodes - is_gone, "{what}: {}", text(&report));
-        if what != "link" {
-            let bytes = image.read(block);
-            let body = &bytes[usize::from(raw.body_first.get()) * SLOT_SIZE..];
-            let (data, attributes) = (BodyHeader::read(body).data_len.get(), BodyHeader::read(body).attr_len.get());
-            let list = &body[BodyHeader::SIZE..][usize::from(data)..][..usize::from(attributes)];
-            let names: Vec<&[u8]> = AttrIter::new(list).map(|attribute| attribute.unwrap().0).collect();
-            assert_eq!(names, [b"user.a"], "{what}");
-            assert_eq!(raw.mode.get() & 0o070, if what == "acl" { 0 } else { 0o070 });
+    for (what, how) in ["link", "attribute", "acl"].into_iter().flat_map(|what| CRASHES.map(|how| (what, how))) {
+        // The header of the block, or a part of the very sector.
+        for is_near in [false, true] {
+            let (image, ino) = long_body(what);
+            let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
+            assert_eq!((whole.finding_count, whole.totals.inodes), (0, 2), "{}", text(&whole));
+            let sector = end_of_body(&image, ino);
+            let block = start_of(&image, image.geometry.locate(ino).unwrap().0);
+            crash(&image, how, &[if is_near { sector + 64 } else { block }]);
+            repaired(&image, &[sector]);
+            lost_its_end(what, &image, ino);
         }
     }
+}
+
+/// As [`zeros_for_what_cannot_be_read_are_no_contents`], with power lost at each write of the repair: a sector of which the log has nothing is not
+/// written before all of its block is right.
+#[test]
+fn what_cannot_be_read_is_no_contents_for_the_next_repair() {
+    for what in ["link", "attribute", "acl"] {
+        let (image, ino) = long_body(what);
+        let sector = end_of_body(&image, ino);
+        crash(&image, Crash::Torn, &[start_of(&image, image.geometry.locate(ino).unwrap().0)]);
+        let mut cuts = 0;
+        for nth in 1.. {
+            let image = Image { device: Arc::new(image.device.clone_image()), ..image };
+            let bad = sector..sector + 512;
+            let worn = Worn::new(image.device.clone(), vec![bad]);
+            let device = Arc::new(FaultDevice::new(worn.clone()));
+            device.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
+            if check(device, None, &REPAIR).is_ok() {
+                break;
+            }
+            cuts += 1;
+            let report = check(worn, None, &REPAIR).unwrap();
+            assert!(report.is_sound(), "{what}, write {nth}: {}", text(&report));
+            lost_its_end(what, &image, ino);
+        }
+        assert!(cuts > 10, "{cuts}");
+    }
+}
+
+/// Half of an inode was in the log, and the other half in a sector that could not be read: what a repair made of that had the mode of a file and the
+/// contents of none.
+#[test]
+fn half_an_inode_is_none() {
+    let (image, ino) = long_body("attribute");
+    let (block, slot) = image.geometry.locate(ino).unwrap();
+    let at = start_of(&image, block) + image.geometry.inode_offset(slot) as u64;
+    // In the block's other sectors is nothing but the end of the body.
+    crash(&image, Crash::Torn, &[at]);
+    let report = repaired(&image, &[at / 512 * 512]);
+    assert!(report.actions.iter().any(|action| action.contains("a part of it cannot be read")), "{}", text(&report));
 }
 
 /// Gives a new inode of group 0, the last of its sector, a name.

@@ -252,6 +252,11 @@ impl Repair<'_> {
                 let begins = missing.iter().find(|missing| missing.start < bytes.end && missing.end > bytes.start);
                 begins.map(|missing| missing.start.saturating_sub(bytes.start))
             };
+            let start = slot as usize * SLOT_SIZE;
+            if first_missing(start..start + SLOT_SIZE).is_some() {
+                self.act(format!("inode {ino}: a part of it cannot be read; it is gone"));
+                continue;
+            }
             let (data, attributes) = body_parts(&buf, &body);
             let data = data.to_vec();
             let mut in_body = InBody { attributes: attributes.to_vec(), is_part: false };
