@@ -468,6 +468,33 @@ fn what_cannot_be_read_is_no_contents_for_the_next_repair() {
     }
 }
 
+/// Of a sector that could not be read the log had a part, and power was lost when zeros had been written for the rest. The next repair made the checksum of
+/// the block right; and so would an opening have done, which nothing kept from the volume.
+#[test]
+fn a_block_with_a_part_that_is_lost_stays_torn() {
+    let (image, ino) = long_body("link");
+    let sector = end_of_body(&image, ino);
+    crash(&image, Crash::Torn, &[sector + 64]);
+    image.change_superblock(|sb| sb.mount_nonce.set(7));
+    let mut is_written = false;
+    for nth in 1.. {
+        let bad = sector..sector + 512;
+        let worn = Worn::new(Arc::new(image.device.clone_image()), vec![bad]);
+        let device = Arc::new(FaultDevice::new(worn.clone()));
+        device.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
+        assert!(check(device, None, &REPAIR).is_err());
+        is_written = worn.read(sector, &mut [0; 512]).is_ok();
+        if is_written {
+            assert!(superblock(&*worn).needs_check(true), "write {nth}");
+            let report = check(worn, None, &REPAIR).unwrap();
+            assert!(report.is_sound(), "{}", text(&report));
+            assert!(report.actions.iter().any(|action| action.contains("was torn")), "{}", text(&report));
+            break;
+        }
+    }
+    assert!(is_written);
+}
+
 /// Half of an inode was in the log, and the other half in a sector that could not be read: what a repair made of that had the mode of a file and the
 /// contents of none.
 #[test]

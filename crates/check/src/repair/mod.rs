@@ -222,7 +222,7 @@ impl<'a> Repair<'a> {
             replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
         }
         let mut reader = Reader::new(device.clone(), None, geometry, superblock.volume());
-        bring_home(&mut reader, is_copy, &replayed, &mut actions)?;
+        let partial = bring_home(&mut reader, is_copy, &replayed, &mut actions)?;
         let (mut superblock, is_old) = match superblock::find(&**device) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
@@ -288,6 +288,7 @@ impl<'a> Repair<'a> {
             repair.mark_in_use()?;
         } else {
             repair.mark_in_use()?;
+            bring_partial_home(&repair.reader, partial)?;
             if replayed.loss.is_some_and(|loss| loss.is_loss()) {
                 // While the log still tells that it lacks something.
                 repair.distrust()?;
@@ -391,14 +392,16 @@ fn with_changes(copy: &Superblock, replay: &Replay) -> Superblock {
 /// parts of it only, and a checksum for the rest would make that a superblock to go by.
 ///
 /// A sector that cannot be read, and of which the log has nothing, is left alone: nobody takes it for contents, not even if power is lost. Of one of
-/// which the log has a part, the rest becomes zeros, and the reader keeps in mind that they are none.
+/// which the log has a part, the rest becomes zeros, and the reader keeps in mind that they are none. Such blocks are returned: they wait until only a
+/// repair may open the volume, for who replays the log over them would make them right.
 fn bring_home(
     reader: &mut Reader,
     is_damaged: bool,
     replay: &Replay,
     actions: &mut Vec<String>,
-) -> Result<(), CheckError> {
-    let Some(overlay) = &replay.overlay else { return Ok(()) };
+) -> Result<Vec<Partial>, CheckError> {
+    let mut partial = Vec::new();
+    let Some(overlay) = &replay.overlay else { return Ok(partial) };
     let mut buf = reader.new_buffer();
     let mut count = 0_u64;
     let inside = u64::from(is_damaged)..reader.geometry.block_count;
@@ -425,14 +428,32 @@ fn bring_home(
         if gaps.are_any() || is_marked(&home) && applied.mask != u64::MAX {
             mark(&mut buf);
         }
-        write_home(reader, block, &buf, &gaps.sectors)?;
-        if !gaps.parts.is_empty() {
+        if gaps.parts.is_empty() {
+            write_home(reader, block, &buf, &gaps.sectors)?;
+        } else {
             reader.lose(block, gaps.parts);
+            partial.push(Partial { block, bytes: buf.clone(), left: gaps.sectors });
         }
     }
     flush(&**reader.device())?;
     actions.push(format!("replayed {count} blocks from the log"));
-    Ok(())
+    Ok(partial)
+}
+
+/// A block of which the log has a part of a sector that cannot be read.
+struct Partial {
+    block: FsBlock,
+    bytes: Vec<u8>,
+    /// Sectors that are not to be written.
+    left: Vec<Range<usize>>,
+}
+
+/// Writes these blocks home, as long as the log has them.
+fn bring_partial_home(reader: &Reader, blocks: Vec<Partial>) -> Result<(), CheckError> {
+    for Partial { block, bytes, left } in blocks {
+        write_home(reader, block, &bytes, &left)?;
+    }
+    flush(&**reader.device())
 }
 
 /// What of a block neither the medium nor the log has.
