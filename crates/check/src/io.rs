@@ -4,10 +4,11 @@ use myriad_device::BlockDevice;
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
 use myriad_log::{Overlay, POSITION_MAX};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a medium loses at a time, at least.
 const SECTOR: usize = 512;
@@ -57,12 +58,14 @@ pub(crate) struct Reader {
     overlay: Option<Overlay>,
     pub geometry: Geometry,
     pub volume: [u8; 16],
+    /// Bytes that count as unreadable until their block is written anew.
+    lost: BTreeMap<FsBlock, Mutex<Vec<Range<usize>>>>,
     lsn_max: AtomicU64,
 }
 
 impl Reader {
     pub fn new(device: Arc<dyn BlockDevice>, overlay: Option<Overlay>, geometry: Geometry, volume: [u8; 16]) -> Self {
-        Self { device, overlay, geometry, volume, lsn_max: AtomicU64::new(0) }
+        Self { device, overlay, geometry, volume, lost: BTreeMap::new(), lsn_max: AtomicU64::new(0) }
     }
 
     pub fn block_size(&self) -> usize {
@@ -81,8 +84,11 @@ impl Reader {
     pub fn read_device(&self, block: FsBlock, buf: &mut [u8]) -> Result<(), Damage> {
         let unreadable = |error| Damage::Unreadable { block, error };
         let end = block.0.checked_add((buf.len() / self.block_size()) as u64);
-        if end.is_none_or(|end| end > self.geometry.block_count) {
+        let Some(end) = end.filter(|&end| end <= self.geometry.block_count) else {
             return Err(unreadable(io::Error::new(io::ErrorKind::InvalidInput, "outside the volume")));
+        };
+        if self.lost.range(block..FsBlock(end)).any(|(_, bytes)| !hold(bytes).is_empty()) {
+            return Err(unreadable(io::Error::other("a part of it is lost")));
         }
         read_at(&*self.device, block.0 << self.geometry.block_bits, buf).map_err(unreadable)
     }
@@ -104,9 +110,14 @@ impl Reader {
         is_any
     }
 
-    /// The sectors of a block that can be read; zeros for the others, whose bytes it returns.
+    /// Bytes that are read or not read together.
+    fn sector_size(&self) -> usize {
+        self.device.alignment().max(SECTOR)
+    }
+
+    /// The sectors of a block that can be read; zeros for the others, whose bytes it returns, ascending.
     pub fn read_each_sector(&self, block: FsBlock, buf: &mut [u8]) -> Vec<Range<usize>> {
-        let sector = self.device.alignment().max(SECTOR);
+        let sector = self.sector_size();
         let mut missing = Vec::new();
         for (index, part) in buf.chunks_mut(sector).enumerate() {
             let start = index * sector;
@@ -116,7 +127,16 @@ impl Reader {
                 missing.push(start..start + part.len());
             }
         }
+        if let Some(lost) = self.lost.get(&block) {
+            missing.extend(hold(lost).iter().cloned());
+            missing.sort_by_key(|bytes| bytes.start);
+        }
         missing
+    }
+
+    /// Lets bytes of a block count as unreadable that are zeros on the device, until the block is written anew.
+    pub fn lose(&mut self, block: FsBlock, bytes: Vec<Range<usize>>) {
+        self.lost.insert(block, Mutex::new(bytes));
     }
 
     pub fn lay_over(&self, block: FsBlock, buf: &mut [u8]) -> bool {
@@ -235,9 +255,29 @@ impl Reader {
     }
 
     pub fn write_raw(&self, block: FsBlock, buf: &[u8]) -> io::Result<()> {
-        assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
-        write_at(&*self.device, block.0 << self.geometry.block_bits, buf)
+        self.write_sectors(block, buf, &[])?;
+        if let Some(lost) = self.lost.get(&block) {
+            hold(lost).clear();
+        }
+        Ok(())
     }
+
+    /// Writes a block but for some of its sectors, which stay as they are.
+    pub fn write_sectors(&self, block: FsBlock, buf: &[u8], left: &[Range<usize>]) -> io::Result<()> {
+        assert!(block.0 < self.geometry.block_count, "repair writes inside the volume only");
+        let offset = block.0 << self.geometry.block_bits;
+        if left.is_empty() {
+            return write_at(&*self.device, offset, buf);
+        }
+        let sector = self.sector_size();
+        let sectors = buf.chunks(sector).enumerate().map(|(index, part)| (index * sector, part));
+        let mut wanted = sectors.filter(|(start, _)| left.iter().all(|bytes| bytes.start != *start));
+        wanted.try_for_each(|(start, part)| write_at(&*self.device, offset + start as u64, part))
+    }
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads bytes at any offset, through a larger aligned buffer where the device asks for it.

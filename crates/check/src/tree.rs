@@ -51,18 +51,20 @@ impl Walk<'_> {
                 return;
             }
         };
+        let size = if level == 0 { self.tree.kind.record_size } else { ChildEntry::SIZE };
+        let header = NodeHeader::read(&buf);
+        let count = usize::from(header.count.get());
+        // What is behind the last record or entry is nothing that could be missing.
         if let Some(damage) = part.worn.take()
-            && !self.visitor.part(part.missing.is_empty())
+            && !self.visitor.part(part.has(0..NodeHeader::SIZE + count * size))
         {
             self.visitor.damage(damage);
             return;
         }
-        let is_there = |index: usize, size: usize| {
+        let is_there = |index: usize| {
             let at = NodeHeader::SIZE + index * size;
             part.has(at..at + size)
         };
-        let header = NodeHeader::read(&buf);
-        let count = usize::from(header.count.get());
         let max = if level == 0 { self.tree.kind.leaf_max(buf.len()) } else { self.tree.kind.inner_max(buf.len()) };
         let bad = |field, value| Damage::from(Corrupt::TreeNode { block, field, value });
         if header.level.get() != level {
@@ -81,9 +83,8 @@ impl Walk<'_> {
         }
         let body = &buf[NodeHeader::SIZE..];
         if level == 0 {
-            let size = self.tree.kind.record_size;
             let records = body.chunks_exact(size).take(count).enumerate();
-            for (_, record) in records.filter(|&(index, _)| is_there(index, size)) {
+            for (_, record) in records.filter(|&(index, _)| is_there(index)) {
                 let word = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
                 let key = word >> self.tree.kind.key_shift;
                 let in_order = self.last.is_none_or(|last| last < key);
@@ -101,7 +102,7 @@ impl Walk<'_> {
             .take(count)
             .map(ChildEntry::read)
             .enumerate()
-            .filter(|&(index, _)| is_there(index, ChildEntry::SIZE))
+            .filter(|&(index, _)| is_there(index))
             .map(|(index, entry): (usize, &ChildEntry)| (index, U64::get(entry.key), U64::get(entry.child)))
             .collect();
         drop(buf);

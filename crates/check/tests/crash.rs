@@ -2,18 +2,17 @@
 
 mod common;
 
-use common::{Builder, Image, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample_later};
+use common::{Builder, Image, Logged, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample_later, write_log};
 use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::choices::{Choices, Directory};
-use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, PendingFree, RecordHeader, unit};
+use myriad_format::log::unit;
 use myriad_format::superblock::{Superblock, state::IN_USE};
 use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{BlockKind, FsBlock, header, log::ANCHOR_UNITS};
+use myriad_format::{BlockKind, FsBlock, header};
 use myriad_sim::rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use zerocopy::IntoBytes;
 
 fn run(image: &Image, repair: bool) -> Report {
     check(image.device.clone(), None, &Options { repair, ..Options::default() }).expect("the volume can be checked")
@@ -39,50 +38,21 @@ fn write_checkpoint(old: &Image, new: &Image, pending: &[(FsBlock, u32)]) {
     for image in [old, new] {
         image.change_superblock(|sb| sb.state.set(IN_USE));
     }
-    let mut body = Vec::new();
-    let mut records = 0;
     let granule = old.geometry.granule_size();
     let place = old.log_place();
     let log = place.start >> old.geometry.block_bits..(place.start + place.length) >> old.geometry.block_bits;
+    let mut records = Vec::new();
     for block in (0..old.geometry.block_count).filter(|block| !log.contains(block)).map(FsBlock) {
         let (before, after) = (old.read(block), new.read(block));
         // Of a block that was never written before, the log has all.
         let is_new = before.iter().all(|&byte| byte == 0) && after.iter().any(|&byte| byte != 0);
         let differs = |at: &usize| is_new || before[at * granule..][..granule] != after[at * granule..][..granule];
-        let changed: Vec<usize> = (0..64).filter(|at| at * granule < before.len()).filter(differs).collect();
-        if changed.is_empty() {
-            continue;
+        let granules: Vec<usize> = (0..64).filter(|at| at * granule < before.len()).filter(differs).collect();
+        if !granules.is_empty() {
+            records.push(Logged { block, granules, bytes: after });
         }
-        let mut record = RecordHeader::zeroed();
-        record.block.set(block.0);
-        record.mask.set(changed.iter().fold(0, |mask, at| mask | 1 << at));
-        body.extend_from_slice(record.as_bytes());
-        for at in changed {
-            body.extend_from_slice(&after[at * granule..][..granule]);
-        }
-        records += 1;
     }
-    for &(start, length) in pending {
-        let mut free = PendingFree::zeroed();
-        free.start.set(start.0);
-        free.length.set(length);
-        body.extend_from_slice(free.as_bytes());
-    }
-    let mut head = CheckpointHeader::zeroed();
-    head.magic.set(CHECKPOINT_MAGIC);
-    head.volume = VOLUME;
-    head.body_len.set(body.len() as u64);
-    head.body_crc.set(crc32c::crc32c(&body));
-    head.record_count.set(records);
-    head.pending_count.set(pending.len() as u32);
-    head.crc.set(crc32c::crc32c(head.as_bytes()));
-    let unit = unit(old.geometry.block_size());
-    let mut bytes = head.as_bytes().to_vec();
-    bytes.extend_from_slice(&body);
-    bytes.resize(bytes.len().next_multiple_of(unit), 0);
-    let ring = place.start + ANCHOR_UNITS * unit as u64;
-    assert!(ring + bytes.len() as u64 <= place.start + place.length, "the log is too small for the test");
-    old.device.write(ring, &bytes).unwrap();
+    write_log(old, &records, pending);
 }
 
 #[test]

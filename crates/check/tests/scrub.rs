@@ -314,3 +314,34 @@ fn an_unreadable_sector_of_a_table_costs_the_checksums_in_it() {
     let told = |text: &str| report.actions.iter().any(|action| action.contains(text));
     assert!(told("that agree with what was left: 20, that were taken as they are: 0"), "{:?}", report.actions);
 }
+
+/// As [`an_unreadable_sector_of_a_table_costs_the_checksums_in_it`], with a block of data that was damaged: the checksum that says so could be read, and
+/// was replaced by that of what was there.
+#[test]
+fn damaged_contents_are_not_taken_for_a_sector_beside_their_checksum() {
+    let device = make(true);
+    let parts: Vec<u8> = (b'a'..b'u').flat_map(|byte| [byte; BLOCK as usize]).collect();
+    change(&device, |session| put(session, "/letter", &parts));
+    let table = find(&device, b"MYCS")[0];
+    let mut block = vec![0; BLOCK as usize];
+    device.read(table, &mut block).unwrap();
+    let first = (64..block.len()).step_by(4).find(|&at| block[at..at + 4] != [0; 4]).unwrap() as u64;
+    flip(&device, find(&device, b"cccc")[0], 77);
+    // A sector without any of the file's checksums, and the one that has the first of them.
+    let (beside, with) = (if first < 2048 { BLOCK - 512 } else { 512 }, first / 512 * 512);
+    assert!(first + 20 * 4 <= with + 512, "all of them lie in one sector");
+    for (sector, is_kept) in [(beside, true), (with, false)] {
+        let bad = table + sector..table + sector + 512;
+        let worn = Worn::new(Arc::new(device.clone_image()), vec![bad]);
+        let report = check(worn, None, &Options { repair: true, scrub: true, ..Options::default() }).unwrap();
+        assert!(report.repaired, "{}", report.to_json());
+        let expected = is_kept.then(|| (number::DATA_CHECKSUM, range("/letter", 2 * BLOCK, BLOCK)));
+        assert_eq!(files(&report.remaining), Vec::from_iter(expected), "{:?}", report.actions);
+        let told = if is_kept {
+            "agree with what was left: 19, that were taken as they are: 0, that differ from what was left: 1"
+        } else {
+            "that were taken as they are: 20"
+        };
+        assert!(report.actions.iter().any(|action| action.contains(told)), "{:?}", report.actions);
+    }
+}

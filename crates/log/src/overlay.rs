@@ -32,10 +32,14 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Whether some bytes of the block, which is of `block_size`, come from the log alone.
-    pub fn has_all(&self, bytes: &Range<usize>, block_size: usize) -> bool {
-        let granules = granules_of(bytes, granule(block_size));
-        self.mask & granules == granules
+    /// Those of some bytes of the block, which is of `block_size`, that do not come from the log, ascending.
+    pub fn gaps(&self, bytes: &Range<usize>, block_size: usize) -> Vec<Range<usize>> {
+        let size = granule(block_size);
+        let mut gaps = Vec::new();
+        for_each_run(!self.mask & granules_of(bytes, size), |first, count| {
+            gaps.push((first * size).max(bytes.start)..((first + count) * size).min(bytes.end));
+        });
+        gaps
     }
 }
 

@@ -3,7 +3,8 @@
 //! A checksum that is lost cannot be derived: the contents are all there is. Most of a damaged block's sectors are sound
 //! as a rule, so each checksum that can still be read is compared with its contents first. The table is then written anew
 //! from the contents, and what no checksum vouched for is told of, file by file. Contents that differ from a checksum in a
-//! sound table are never taken as they are, unless that is asked for (`accept`).
+//! sound table are never taken as they are, unless that is asked for (`accept`). Nor are those that differ from one in a
+//! sector that can be read of a block that otherwise cannot: such a sector is as it was written.
 
 use super::check::{first_of, part_blocks, read_table};
 use crate::blocks::Blocks;
@@ -14,7 +15,7 @@ use crate::repair::build::{flush, write};
 use crate::repair::volume::{Repair, state};
 use myriad_format::checksum::{self, ChecksumHeader, PARTS};
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, header};
 use std::collections::BTreeMap;
 
 impl Repair<'_> {
@@ -85,47 +86,53 @@ impl Repair<'_> {
         self.data.first_in(start, count).is_some()
     }
 
-    /// Writes a block of the table anew, from the contents of the blocks it speaks of.
+    /// Writes a block of the table anew: with the checksums in sectors that can be read, if others cannot, else from the contents of the blocks it
+    /// speaks of.
     fn write_table(&mut self, table: FsBlock) -> Result<(), CheckError> {
         let mut old = self.reader.new_buffer();
-        // Sectors that are left of it are worth a look only if it is what was once written here.
-        let is_read = self.reader.read_raw(table, &mut old).is_ok() || self.reader.read_sectors(table, &mut old);
-        let is_ours = is_read && {
-            let head = BlockHeader::read(&old);
-            head.magic.get() == BlockKind::Checksums.magic()
-                && head.volume == self.reader.volume
-                && head.address.get() == table.0
-        };
+        let owner = u64::from(self.geometry.ag_of(table).0);
+        let part = self.reader.read_part(table, BlockKind::Checksums, owner, &mut old);
+        // What is left of it is worth a look only if it is what was once written here.
+        let is_ours = self.reader.is_headed(table, BlockKind::Checksums, owner, &old);
+        // A sector that can be read is as it was written, if the block is worn. If it is not, any byte may be the wrong one.
+        let is_in_place = ChecksumHeader::read(&old).first.get() == first_of(&self.geometry, table);
+        let worn = part.ok().filter(|part| part.worn.is_some() && is_in_place);
         let mut new = self.reader.new_buffer();
-        header::init(
-            &mut new,
-            BlockKind::Checksums,
-            self.reader.volume,
-            u64::from(self.geometry.ag_of(table).0),
-            table,
-        );
+        header::init(&mut new, BlockKind::Checksums, self.reader.volume, owner, table);
         ChecksumHeader::read_mut(&mut new).first.set(first_of(&self.geometry, table));
         let (start, count) = self.covered(table);
         let mut contents = self.reader.new_buffer();
-        let (mut agree, mut taken) = (0_u64, 0_u64);
+        let (mut agree, mut differ, mut taken) = (0_u64, 0_u64, 0_u64);
         for block in (0..count).map(|i| start.offset_by(i)) {
-            if self.data.first_in(block, 1).is_none() || self.reader.read_device(block, &mut contents).is_err() {
+            if self.data.first_in(block, 1).is_none() {
                 continue;
             }
             let (_, index) = self.geometry.checksum_of(block);
+            let at = checksum::offset(index);
+            let is_kept = worn.as_ref().is_some_and(|part| part.has(at..at + 4));
+            if is_kept {
+                new[at..at + 4].copy_from_slice(&old[at..at + 4]);
+            }
+            if self.reader.read_device(block, &mut contents).is_err() {
+                continue;
+            }
             let sum = checksum::of(&contents);
-            new[checksum::offset(index)..][..4].copy_from_slice(&sum.to_le_bytes());
             if is_ours && checksum::read(&old, index) == sum {
                 agree += 1;
+            } else if is_kept {
+                differ += 1;
             } else {
                 taken += 1;
                 self.unvouched.claim(block, 1);
+            }
+            if !is_kept {
+                new[at..at + 4].copy_from_slice(&sum.to_le_bytes());
             }
         }
         write(&self.reader, table, &mut new)?;
         self.act(format!(
             "checksums of data, block {table}: lost and written anew; blocks of data that agree with what was left: {agree}, \
-             that were taken as they are: {taken}"
+             that were taken as they are: {taken}, that differ from what was left: {differ}"
         ));
         Ok(())
     }

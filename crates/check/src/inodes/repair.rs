@@ -38,6 +38,14 @@ pub(crate) struct Salvage<'a> {
     pub followed: HashSet<FsBlock>,
 }
 
+/// The attributes in an inode's body.
+#[derive(Default)]
+pub(crate) struct InBody {
+    pub attributes: Vec<u8>,
+    /// There were more, or may have been.
+    pub is_part: bool,
+}
+
 /// A chain of attribute blocks, as far as it is right.
 #[derive(Default)]
 struct Chain {
@@ -114,7 +122,7 @@ impl Repair<'_> {
         ino: Ino,
         raw: &mut RawInode,
         data: &[u8],
-        attributes: Vec<u8>,
+        in_body: InBody,
     ) -> Option<(usize, Vec<u8>)> {
         if !is_type(raw.mode.get()) {
             return None;
@@ -162,7 +170,7 @@ impl Repair<'_> {
             nodes.iter().for_each(|&node| self.blocks.release(node, 1));
             return None;
         }
-        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
+        let (attributes, attribute_blocks) = self.take_attributes(ino, raw, in_body);
         let blocks = extents.iter().map(|extent| u64::from(extent.length)).sum::<u64>();
         if is_damaged || is_cut {
             self.act(match is_damaged {
@@ -332,20 +340,21 @@ impl Repair<'_> {
     }
 
     /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.
-    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: Vec<u8>) -> (Vec<u8>, u64) {
+    fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: InBody) -> (Vec<u8>, u64) {
         // What a repair has copied to a block, and is there to stay if that cannot be read.
         if !raw.has_flag(flag::ATTR_BODY)
-            && raw.attribute_root().is_some_and(|root| self.is_copy(ino, root.block, &in_body))
+            && raw.attribute_root().is_some_and(|root| self.is_copy(ino, root.block, &in_body.attributes))
         {
-            in_body.clear();
+            in_body.attributes.clear();
         }
         let mut names: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = Vec::new();
-        for (name, value) in AttrIter::new(&in_body).map_while(Result::ok) {
+        for (name, value) in AttrIter::new(&in_body.attributes).map_while(Result::ok) {
             if xattr::has_namespace(name) && names.insert(name.to_vec()) {
                 xattr::push(&mut kept, name, value);
             }
         }
+        let mut are_lost = in_body.is_part || kept.len() < in_body.attributes.len();
         let mut blocks = 0;
         if let Some(root) = raw.attribute_root() {
             let chain = self.read_chain(ino, root, &names);
@@ -362,9 +371,10 @@ impl Repair<'_> {
             if blocks > 0 {
                 names.extend(chain.names);
             }
-            if !chain.is_whole && !names.contains(ACL_NAMES[0]) {
-                withdraw_acl_mask(raw, &[]);
-            }
+            are_lost |= !chain.is_whole;
+        }
+        if are_lost && raw.has_flag(flag::HAS_ACL) && !names.contains(ACL_NAMES[0]) {
+            withdraw_acl_mask(raw);
         }
         let has_acl = names.iter().any(|name| ACL_NAMES.contains(&name.as_slice()));
         let mut flags = raw.flags.get() & !(flag::ATTR_BODY | flag::HAS_ACL);
@@ -665,13 +675,9 @@ fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork
     }
 }
 
-/// Some attributes of an inode are lost, and these are left. If an access ACL was there, its mask stands where the rights of the owning group do
-/// without one, and may be wider than they were.
-pub(crate) fn withdraw_acl_mask(raw: &mut RawInode, left: &[u8]) {
-    let has_access_acl = AttrIter::new(left).map_while(Result::ok).any(|(name, _)| name == ACL_NAMES[0]);
-    if raw.has_flag(flag::HAS_ACL) && !has_access_acl {
-        raw.mode.set(raw.mode.get() & !0o070);
-    }
+/// If an access ACL is lost, its mask stands where the rights of the owning group do without one, and may be wider than they were.
+fn withdraw_acl_mask(raw: &mut RawInode) {
+    raw.mode.set(raw.mode.get() & !0o070);
 }
 
 /// Takes from a map what lies past the first `needed` blocks of its file; start and length of that.

@@ -47,6 +47,7 @@ use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
+use myriad_log::Applied;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -220,8 +221,8 @@ impl<'a> Repair<'a> {
             // The new log begins beyond every LSN that a block has, known to the old one or not.
             replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
         }
-        bring_home(device, &superblock, is_copy, &replayed, &mut actions)?;
-        let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+        let mut reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+        let partial = bring_home(&mut reader, is_copy, &replayed, &mut actions)?;
         let (mut superblock, is_old) = match superblock::find(&**device) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
@@ -287,6 +288,7 @@ impl<'a> Repair<'a> {
             repair.mark_in_use()?;
         } else {
             repair.mark_in_use()?;
+            bring_partial_home(&repair.reader, partial)?;
             if replayed.loss.is_some_and(|loss| loss.is_loss()) {
                 // While the log still tells that it lacks something.
                 repair.distrust()?;
@@ -388,58 +390,130 @@ fn with_changes(copy: &Superblock, replay: &Replay) -> Superblock {
 
 /// Writes home what the log holds. A superblock that is damaged there (`is_damaged`) stays so until it is marked as in use: the log has
 /// parts of it only, and a checksum for the rest would make that a superblock to go by.
+///
+/// A sector that cannot be read, and of which the log has nothing, is left alone: nobody takes it for contents, not even if power is lost. Of one of
+/// which the log has a part, the rest becomes zeros, and the reader keeps in mind that they are none. Such blocks are returned: they wait until only a
+/// repair may open the volume, for who replays the log over them would make them right.
 fn bring_home(
-    device: &Arc<dyn BlockDevice>,
-    superblock: &Superblock,
+    reader: &mut Reader,
     is_damaged: bool,
     replay: &Replay,
     actions: &mut Vec<String>,
-) -> Result<(), CheckError> {
-    let Some(overlay) = &replay.overlay else { return Ok(()) };
-    let geometry = superblock.geometry();
-    let reader = Reader::new(device.clone(), None, geometry, superblock.volume());
+) -> Result<Vec<Partial>, CheckError> {
+    let mut partial = Vec::new();
+    let Some(overlay) = &replay.overlay else { return Ok(partial) };
     let mut buf = reader.new_buffer();
     let mut count = 0_u64;
-    let first = u64::from(is_damaged);
-    for (block, _) in overlay.blocks().filter(|(block, _)| (first..geometry.block_count).contains(&block.0)) {
+    let inside = u64::from(is_damaged)..reader.geometry.block_count;
+    for (block, _) in overlay.blocks().filter(|(block, _)| inside.contains(&block.0)) {
         let missing = match reader.read_raw(block, &mut buf) {
             Ok(_) => Vec::new(),
             Err(_) => reader.read_each_sector(block, &mut buf),
         };
         let mut home = buf.clone();
-        let applied = overlay.apply(block, &mut buf);
+        let Some(applied) = overlay.apply(block, &mut buf) else { continue };
+        count += 1;
         let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
         if let Some(kind) = kind {
             // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
             overlay.apply_to_units(block, kind, &reader.volume, &mut home);
-            write_home(&reader, block, &home)?;
-            count += 1;
+            write_home(reader, block, &home, &[])?;
             continue;
         }
+        let gaps = gaps(reader, block, &home, &buf, &applied, missing);
         // Of a log that had to be searched a part may be found again, if power is lost while it is made empty: it must not be
         // laid over what is newer.
         let lsn = if replay.is_readable { header::BlockHeader::read(&buf).lsn.get() } else { replay.head.0 };
         header::seal_at(&mut buf, &reader.volume, block, lsn);
-        // Zeros stand for what neither the medium nor the log has. With a wrong checksum the block counts as torn.
-        let checked = BlockKind::of(&buf).map_or(buf.len(), |kind| kind.checked_len(buf.len()));
-        let is_lost = |bytes: &Range<usize>| {
-            bytes.start < checked && !applied.is_some_and(|applied| applied.has_all(bytes, buf.len()))
-        };
-        if missing.iter().any(is_lost) {
-            let head = header::BlockHeader::read_mut(&mut buf);
-            head.crc.set(!head.crc.get());
+        if gaps.are_any() || is_marked(&home) && applied.mask != u64::MAX {
+            mark(&mut buf);
         }
-        write_home(&reader, block, &buf)?;
-        count += 1;
+        if gaps.parts.is_empty() {
+            write_home(reader, block, &buf, &gaps.sectors)?;
+        } else {
+            reader.lose(block, gaps.parts);
+            partial.push(Partial { block, bytes: buf.clone(), left: gaps.sectors });
+        }
     }
-    flush(device)?;
+    flush(&**reader.device())?;
     actions.push(format!("replayed {count} blocks from the log"));
-    Ok(())
+    Ok(partial)
 }
 
-fn write_home(reader: &Reader, block: FsBlock, bytes: &[u8]) -> Result<(), CheckError> {
+/// A block of which the log has a part of a sector that cannot be read.
+struct Partial {
+    block: FsBlock,
+    bytes: Vec<u8>,
+    /// Sectors that are not to be written.
+    left: Vec<Range<usize>>,
+}
+
+/// Writes these blocks home, as long as the log has them.
+fn bring_partial_home(reader: &Reader, blocks: Vec<Partial>) -> Result<(), CheckError> {
+    for Partial { block, bytes, left } in blocks {
+        write_home(reader, block, &bytes, &left)?;
+    }
+    flush(&**reader.device())
+}
+
+/// What of a block neither the medium nor the log has.
+#[derive(Default)]
+struct Gaps {
+    /// Sectors of which the log has nothing.
+    sectors: Vec<Range<usize>>,
+    /// Of other sectors, what it does not have.
+    parts: Vec<Range<usize>>,
+}
+
+impl Gaps {
+    fn are_any(&self) -> bool {
+        !self.sectors.is_empty() || !self.parts.is_empty()
+    }
+}
+
+/// What is lost of a block that was read from home but for what is `missing`, and became `laid_over` by the log.
+fn gaps(
+    reader: &Reader,
+    block: FsBlock,
+    home: &[u8],
+    laid_over: &[u8],
+    applied: &Applied,
+    missing: Vec<Range<usize>>,
+) -> Gaps {
+    let mut gaps = Gaps::default();
+    let is_right = |kind| header::verify(home, kind, &reader.volume, block).is_ok();
+    if missing.is_empty() || BlockKind::of(home).is_some_and(is_right) {
+        // What is missing of a block that is right with zeros in its place held zeros.
+        return gaps;
+    }
+    let size = laid_over.len();
+    let checked = BlockKind::of(laid_over).map_or(size, |kind| kind.checked_len(size));
+    for sector in missing.into_iter().filter(|sector| sector.start < checked) {
+        let parts = applied.gaps(&sector, size);
+        if parts.first() == Some(&sector) {
+            gaps.sectors.push(sector);
+        } else {
+            gaps.parts.extend(parts);
+        }
+    }
+    gaps
+}
+
+/// Makes the checksum of a block wrong that was sealed: it counts as torn, for zeros stand for some of it.
+fn mark(block: &mut [u8]) {
+    let head = header::BlockHeader::read_mut(block);
+    head.crc.set(!head.crc.get());
+}
+
+/// Whether a block is as [`mark`] left it: by a repair that was cut short, and the log is still there.
+fn is_marked(block: &[u8]) -> bool {
+    let checked = BlockKind::of(block).map_or(block.len(), |kind| kind.checked_len(block.len()));
+    header::BlockHeader::read(block).crc.get() == !header::checksum(&block[..checked])
+}
+
+fn write_home(reader: &Reader, block: FsBlock, bytes: &[u8], left: &[Range<usize>]) -> Result<(), CheckError> {
     let offset = block.0 << reader.geometry.block_bits;
-    reader.write_raw(block, bytes).map_err(|source| CheckError::Io { op: "write", offset, source })
+    reader.write_sectors(block, bytes, left).map_err(|source| CheckError::Io { op: "write", offset, source })
 }
 
 /// Makes the log empty: from here on nothing may be replayed over a repaired block.

@@ -1,9 +1,10 @@
 //! A volume with one of everything.
 
-use super::builder::{Builder, Shape};
+use super::builder::{Builder, SHAPE, Shape};
 use super::image::Image;
-use myriad_format::Ino;
 use myriad_format::inode::flag;
+use myriad_format::xattr::AttrBlockHeader;
+use myriad_format::{BlockKind, FsBlock, Ino};
 
 /// Handles into [`sample`]'s volume.
 pub struct Sample {
@@ -112,4 +113,26 @@ pub fn sample_later(shape: Shape, more: impl FnOnce(&mut Builder)) -> Sample {
         twins,
         many_twins,
     }
+}
+
+/// A file, called `file`, with a chain of three blocks of attributes: `user.0`, `user.1` and so on, and behind them, in the last block, an ACL if it
+/// `has_acl`. The owning group has all rights. Also the blocks of the chain.
+pub fn chain(has_acl: bool) -> (Image, Ino, Vec<FsBlock>) {
+    let mut b = Builder::new(SHAPE);
+    let root = b.root;
+    let file = b.file(root, b"file", 0, &[1]);
+    let names: Vec<String> = (0..30).map(|number| format!("user.{number}")).collect();
+    let value = [b'v'; 300];
+    let mut attributes: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &value[..])).collect();
+    if has_acl {
+        attributes.push((b"system.posix_acl_access", b"acl"));
+    }
+    b.chain_attributes(file, &attributes);
+    let mode = &mut b.node(file).raw.mode;
+    mode.set(mode.get() | 0o070);
+    let image = b.finish();
+    let mut blocks = image.blocks_of(BlockKind::Attributes, file.0);
+    assert_eq!(blocks.len(), 3);
+    blocks.sort_by_key(|&block| AttrBlockHeader::read(&image.read(block)).index.get());
+    (image, file, blocks)
 }

@@ -1,6 +1,6 @@
 //! Repairs that power failed: at any write, and with any of the writes since the last flush lost.
 
-use crate::common::{Builder, Image, SHAPE, SMALL, Shape, sample};
+use crate::common::{Builder, Image, SHAPE, SMALL, Shape, chain, sample};
 use crate::linear::bring_twins_together;
 use crate::{LINEAR, LINEAR_SMALL, SLOTS, TREES, TREES_SMALL, cases, places, remaining, shown};
 use myriad_check::{Options, check};
@@ -228,6 +228,33 @@ fn a_body_keeps_its_names_until_its_inode_is_durable() {
         let stray = builder.inode(0, 0o100644, 0);
         builder.node(stray).raw.nlink.set(1);
     });
+}
+
+/// A chain of attributes is shortened in the header of its last block, and the inode follows later. Whichever of the two arrived, the next repair
+/// leaves the attributes and the mode that a whole one leaves.
+#[test]
+fn a_chain_of_attributes_is_shortened_once() {
+    for has_acl in [false, true] {
+        let (image, _, blocks) = chain(has_acl);
+        image.smash(blocks[2]);
+        let repaired = |device: Arc<dyn BlockDevice>| {
+            let held = held(device.clone());
+            let mode = open(device.clone()).session(Cred::root()).lstat("file").unwrap().mode;
+            (held, mode, paths(device))
+        };
+        let whole = repaired(Arc::new(image.device.clone_image()));
+        let left = whole.2.iter().filter(|path| path.contains(" user.")).count();
+        assert!((21..30).contains(&left), "{left}");
+        assert_eq!(whole.1 & 0o070, if has_acl { 0 } else { 0o070 });
+        let mut cuts = 0;
+        let mut judge = |cut: Arc<dyn BlockDevice>, what: String| {
+            cuts += 1;
+            assert_eq!(repaired(cut), whole, "{what}, {has_acl}");
+        };
+        cut_each_write(&image.device, &mut judge);
+        cut_each_flush(&image.device, &mut judge);
+        assert!(cuts > 20, "{cuts}");
+    }
 }
 
 /// A name whose tag another name of its unit has goes into a new unit. It was taken out of the old one in place, before the

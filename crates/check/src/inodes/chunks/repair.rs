@@ -2,7 +2,7 @@
 
 use super::check::decode_chunk;
 use crate::context::is_tree_block;
-use crate::inodes::repair::{Salvage, withdraw_acl_mask};
+use crate::inodes::repair::{InBody, Salvage};
 use crate::io::Damage;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -247,31 +247,39 @@ impl Repair<'_> {
         for (slot, body) in all {
             let ino = self.geometry.ino(block, slot);
             let mut raw = *inode_at(&self.geometry, &buf, slot);
-            if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
-                drop_body(&mut raw);
-                self.act(format!("inode {ino} lost its body"));
+            // Zeros stand for what cannot be read.
+            let first_missing = |bytes: Range<usize>| {
+                let begins = missing.iter().find(|missing| missing.start < bytes.end && missing.end > bytes.start);
+                begins.map(|missing| missing.start.saturating_sub(bytes.start))
+            };
+            let start = slot as usize * SLOT_SIZE;
+            if first_missing(start..start + SLOT_SIZE).is_some() {
+                self.act(format!("inode {ino}: a part of it cannot be read; it is gone"));
+                continue;
             }
             let (data, attributes) = body_parts(&buf, &body);
-            let (data, mut attributes) = (data.to_vec(), attributes.to_vec());
+            let data = data.to_vec();
+            let mut in_body = InBody { attributes: attributes.to_vec(), is_part: false };
+            if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
+                drop_body(&mut raw);
+                in_body.is_part = true;
+                self.act(format!("inode {ino} lost its body"));
+            }
             if !body.is_empty() {
-                // Zeros stand for what cannot be read.
                 let start = body.start as usize * SLOT_SIZE + BodyHeader::SIZE;
-                let first_missing = |bytes: Range<usize>| {
-                    let begins = missing.iter().find(|missing| missing.start < bytes.end && missing.end > bytes.start);
-                    begins.map(|missing| missing.start.saturating_sub(bytes.start))
-                };
                 let end = start + data.len();
-                if raw.file_type() == S_IFLNK && first_missing(start..end).is_some() {
+                let is_target = raw.file_type() == S_IFLNK && raw.fork_code() == fork::INLINE;
+                if is_target && first_missing(start..end).is_some() {
                     self.act(format!("inode {ino}: where the link leads cannot be read; it is gone"));
                     continue;
                 }
-                if let Some(kept) = first_missing(end..end + attributes.len()) {
+                if let Some(kept) = first_missing(end..end + in_body.attributes.len()) {
                     self.act(format!("inode {ino}: a part of its attributes cannot be read"));
-                    attributes.truncate(kept);
-                    withdraw_acl_mask(&mut raw, &attributes);
+                    in_body.attributes.truncate(kept);
+                    in_body.is_part = true;
                 }
             }
-            let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, attributes) else {
+            let Some((data_len, attributes)) = self.take_inode(ino, &mut raw, &data, in_body) else {
                 self.act(format!("inode {ino} was impossible and is gone"));
                 continue;
             };

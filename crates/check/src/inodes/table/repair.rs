@@ -6,6 +6,7 @@
 
 use super::check::{block_at, initialised, mend_fixed, write_bitmap};
 use crate::bitmap;
+use crate::inodes::repair::InBody;
 use crate::options::CheckError;
 use crate::repair::build::{write, written};
 use crate::repair::volume::{Item, Repair, state};
@@ -92,7 +93,7 @@ impl Repair<'_> {
             if is_type(raw.mode.get()) && !mend_fixed(geometry.map, &mut raw, &mut bytes[POINTERS_OFFSET..]) {
                 self.act(format!("inode {ino} had fields that no inode of a table has"));
             }
-            if self.take_inode(ino, &mut raw, &[], Vec::new()).is_none() {
+            if self.take_inode(ino, &mut raw, &[], InBody::default()).is_none() {
                 self.act(format!("inode {ino} was impossible and is gone"));
                 bytes.fill(0);
                 continue;
