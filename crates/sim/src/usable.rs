@@ -5,7 +5,8 @@
 //!
 //!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, flags, extended attributes,
 //!      ACLs and target as in some state;
-//!   2. each name that was there in all states is found, with what it named;
+//!   2. each name that was there in all states is found, with something that it named. Only one that a directory has left to something else, or taken from
+//!      it, may be gone while the directory is found by another name: it is a second name then;
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since, and with
@@ -83,6 +84,15 @@ impl Window<'_> {
                         inode.entries().is_some_and(|names| names.values().any(|&named| named == ino))
                     }))
         })
+    }
+
+    /// Whether a name may be a directory's second one, which does not show: the directory had it in some state, and is found by another name.
+    fn may_be_second(&self, dir: Ino, name: &[u8], met: &BTreeMap<Vec<u8>, Met<'_>>) -> bool {
+        let is_directory =
+            |ino: Ino| self.states.iter().any(|state| state.contains(ino) && state.inode(ino).kind == Kind::Directory);
+        self.children(dir, name)
+            .into_iter()
+            .any(|ino| is_directory(ino) && met.values().any(|found| found.inos.contains(&ino)))
     }
 
     /// The operation that put `ino` in the place of another file, by the name that it has had there since.
@@ -282,14 +292,16 @@ fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<()
         if places.is_empty() {
             return Err(format!("inode {ino} of the model, {:?}, is lost", inode.kind));
         }
-        for (name, &child) in inode.entries().into_iter().flatten() {
-            if window.states.iter().any(|state| Window::child(state, ino, name) != Some(child)) {
+        for name in inode.entries().into_iter().flat_map(BTreeMap::keys) {
+            if window.states.iter().any(|state| Window::child(state, ino, name).is_none()) {
                 continue;
             }
+            let children = window.children(ino, name);
             let is_there = places.iter().any(|place| {
-                met.get(&crate::compare::join(place, name)).is_some_and(|found| found.inos.contains(&child))
+                let found = met.get(&crate::compare::join(place, name));
+                found.is_some_and(|found| !found.inos.is_disjoint(&children))
             });
-            if !is_there {
+            if !is_there && !window.may_be_second(ino, name, met) {
                 return Err(format!("{} in {} is lost", text(name), text(places[0])));
             }
         }
@@ -332,11 +344,19 @@ mod tests {
 
     /// One file with an attribute, and what is found of it after a loss of power that `change` has been through.
     fn found_with(history: &History, path: &[u8], change: impl FnOnce(&mut TreeEntry)) -> Found {
-        let model = history.model();
-        let mut tree = model.tree();
-        change(tree.iter_mut().find(|entry| entry.path == path).unwrap());
+        let mut found = found_as(history.model());
+        change(found.tree.iter_mut().find(|entry| entry.path == path).unwrap());
+        found
+    }
+
+    fn found_as(model: &Model) -> Found {
         let contents = model.inodes().filter_map(|(ino, inode)| Some((ino, inode.content()?.clone())));
-        Found { tree, contents: contents.collect() }
+        Found { tree: model.tree(), contents: contents.collect() }
+    }
+
+    fn without(mut found: Found, paths: &[&[u8]]) -> Found {
+        found.tree.retain(|entry| !paths.contains(&&entry.path[..]));
+        found
     }
 
     fn history(ops: impl IntoIterator<Item = Op>) -> History {
@@ -348,8 +368,16 @@ mod tests {
     }
 
     fn create() -> Op {
+        open(0, b"a")
+    }
+
+    fn open(slot: usize, path: &[u8]) -> Op {
         let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
-        Op::Open { slot: 0, path: b"a".to_vec(), how }
+        Op::Open { slot, path: path.into(), how }
+    }
+
+    fn replace(source: &[u8], target: &[u8]) -> Op {
+        Op::Rename { source: source.into(), target: target.into(), how: RenameHow::Replace }
     }
 
     fn set_xattr(value: &[u8]) -> Op {
@@ -400,5 +428,41 @@ mod tests {
         assert!(history.judge_returned(3, &older, false).is_err());
         assert_eq!(history.judge_usable(3, &older), Ok(()));
         assert_eq!(history.judge_returned(3, &found_with(&history, b"d", |_| {}), false), Ok(()));
+    }
+
+    /// A name that named another file after a rename was asked for no more: it could be gone altogether.
+    #[test]
+    fn a_name_stays_that_names_another_file() {
+        let history = history([open(0, b"f"), Op::Sync, open(1, b"new"), replace(b"new", b"f")]);
+        let [before, after] = [3, 4].map(|operation| found_as(&history.states()[operation]));
+        let judge = |found: &Found| history.judge_usable(100, found);
+        assert_eq!((judge(&before), judge(&after)), (Ok(()), Ok(())));
+        for found in [without(before, &[b"f"]), without(after, &[b"f"])] {
+            assert!(judge(&found).is_err_and(|why| why.contains("is lost")), "{:?}", found.tree);
+        }
+    }
+
+    /// A name that a directory takes from another one, or leaves to a whiteout, is a second one while the identity says the directory's other name.
+    #[test]
+    fn a_name_that_is_a_second_one_does_not_show() {
+        let mkdir = |path: &[u8]| Op::Mkdir { path: path.into(), mode: 0o755 };
+        let whiteout = Op::Rename { source: b"e".into(), target: b"p".into(), how: RenameHow::Whiteout };
+        let taken = history([mkdir(b"e"), mkdir(b"p"), Op::Sync, replace(b"e", b"p")]);
+        let left = history([mkdir(b"e"), mkdir(b"other"), Op::Sync, whiteout]);
+        for (history, state, gone, is_allowed) in [
+            (&taken, 3, &[][..], true),
+            (&taken, 3, &[&b"p"[..]], true),
+            (&taken, 3, &[b"e", b"p"], false),
+            (&taken, 4, &[], true),
+            (&taken, 4, &[b"p"], false),
+            (&left, 3, &[], true),
+            (&left, 3, &[b"e"], false),
+            (&left, 4, &[b"e"], true),
+            (&left, 4, &[b"e", b"p"], false),
+        ] {
+            let found = without(found_as(&history.states()[state]), gone);
+            let judged = history.judge_usable(100, &found);
+            assert_eq!(judged.is_ok(), is_allowed, "{:?}: {judged:?}", found.tree);
+        }
     }
 }
