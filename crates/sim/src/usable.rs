@@ -10,7 +10,7 @@
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since, and with
-//!      owner, mode and attributes of some state since;
+//!      owner, mode and attributes of some state since. What is found at such a path is that file and no other;
 //!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then;
 //!   6. two names that one operation exchanged, and that nothing else has changed in the window, are both as before or both as after.
 //!
@@ -20,7 +20,7 @@
 //! the last sync, unless those are promised as well.
 //!
 //! What an inode of the model is called on the volume nobody knows. It is found out on the way down from the root: a name in a directory
-//! can only be one of those inodes that had this name there.
+//! can only be one of those inodes that had this name there, and no inode is found twice under two numbers.
 
 use crate::compare::{TreeEntry, text};
 use crate::crash::{ExchangedName, Found, History, judge_size};
@@ -142,12 +142,13 @@ impl History {
         found: &Found,
     ) -> Result<(), String> {
         let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest, times };
-        let met = meet(&window(returned), found)?;
+        let mut met = meet(&window(returned), found)?;
+        for (index, ino) in self.fsyncs(point, returned) {
+            fsynced_there(&window(index), ino, &mut met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
+        }
+        tell_apart(&mut met)?;
         all_there(&window(returned), &met)?;
         self.both_or_neither(&window(returned), &met)?;
-        for (index, ino) in self.fsyncs(point, returned) {
-            fsynced_there(&window(index), ino, &met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
-        }
         self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
     }
@@ -246,6 +247,35 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
     Ok(met)
 }
 
+/// A number that can be one inode of the model only is that one, so no other number is.
+fn tell_apart(met: &mut BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+    let mut by_number: BTreeMap<u64, BTreeSet<Ino>> = BTreeMap::new();
+    let mut numbers: BTreeMap<Ino, BTreeSet<u64>> = BTreeMap::new();
+    for name in met.values() {
+        by_number.entry(name.entry.stat.ino).or_insert_with(|| name.inos.clone());
+        for &ino in &name.inos {
+            numbers.entry(ino).or_default().insert(name.entry.stat.ino);
+        }
+    }
+    let mut known: Vec<u64> = by_number.iter().filter(|(_, inos)| inos.len() == 1).map(|(&number, _)| number).collect();
+    while let Some(number) = known.pop() {
+        let Some(&ino) = by_number[&number].first() else { continue };
+        for &other in numbers[&ino].iter().filter(|&&other| other != number) {
+            let inos = by_number.get_mut(&other).expect("a number that was found");
+            if inos.remove(&ino) && inos.len() == 1 {
+                known.push(other);
+            }
+        }
+    }
+    for (path, name) in met {
+        name.inos = by_number[&name.entry.stat.ino].clone();
+        if name.inos.is_empty() {
+            return Err(format!("{} can only be what another file is", text(path)));
+        }
+    }
+    Ok(())
+}
+
 /// Whether an inode was in this state as the entry shows it, but for links, size and contents, and of times but for those that count.
 fn is_like(state: &Model, ino: Ino, entry: &TreeEntry, times: Times) -> bool {
     if !state.contains(ino) {
@@ -264,21 +294,22 @@ fn is_like(state: &Model, ino: Ino, entry: &TreeEntry, times: Times) -> bool {
 }
 
 /// A file that was synced when the window began, and has had a name since, is there as it was in some state of the window; by each path
-/// that has led to it all the time.
-fn fsynced_there(window: &Window<'_>, ino: Ino, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+/// that has led to it all the time. What is there is that file, and no other that it may have replaced.
+fn fsynced_there(window: &Window<'_>, ino: Ino, met: &mut BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
     if !window.always_named(ino) {
         return Ok(());
     }
-    let is_at =
-        |path: &Vec<u8>| met.get(path).is_some_and(|name| name.inos.contains(&ino) && window.shows(ino, name.entry));
-    if !met.keys().any(is_at) {
+    let is_it = |name: &Met<'_>| name.inos.contains(&ino) && window.shows(ino, name.entry);
+    if !met.values().any(is_it) {
         return Err(format!("inode {ino} of the model is lost, or as it was before"));
     }
     let paths = window.states[0].names().into_iter().filter(|entry| entry.stat.ino == ino).map(|entry| entry.path);
     for path in paths.filter(|path| window.states.iter().all(|state| state.find_exact(path) == Some(ino))) {
-        if !is_at(&path) {
+        let Some(number) = met.get(&path).filter(|name| is_it(name)).map(|name| name.entry.stat.ino) else {
             return Err(format!("{} is lost, or as it was before", text(&path)));
-        }
+        };
+        let same = met.values_mut().filter(|name| name.entry.stat.ino == number);
+        same.for_each(|name| name.inos = BTreeSet::from([ino]));
     }
     Ok(())
 }
@@ -464,5 +495,44 @@ mod tests {
             let judged = history.judge_usable(100, &found);
             assert_eq!(judged.is_ok(), is_allowed, "{:?}: {judged:?}", found.tree);
         }
+    }
+
+    /// A file replaced another one like it and was synced. Its place with the other one in it passed for the file: that one had had the name since the last
+    /// sync of the volume, too.
+    #[test]
+    fn a_file_that_was_synced_is_not_what_it_replaced() {
+        let write = |slot, tag| Op::Write { slot, offset: 0, len: 1024, tag };
+        let history = history([
+            open(0, b"f"),
+            write(0, 1),
+            Op::Sync,
+            open(1, b"new"),
+            write(1, 2),
+            replace(b"new", b"f"),
+            Op::Fsync { slot: 1, data_only: false },
+        ]);
+        let [old, new] = [3, 7].map(|operation| found_as(&history.states()[operation]));
+        assert_eq!(history.judge_usable(7, &new), Ok(()));
+        assert_eq!(history.judge_usable(6, &old), Ok(()));
+        assert!(history.judge_usable(7, &old).is_err());
+    }
+
+    /// One file is the one that was synced. Another one, of the same attributes, passed for it as well.
+    #[test]
+    fn a_file_is_not_two() {
+        let history = history([
+            open(0, b"f"),
+            Op::Sync,
+            open(1, b"new"),
+            Op::Write { slot: 1, offset: 0, len: 1024, tag: 2 },
+            replace(b"new", b"f"),
+            Op::Fsync { slot: 1, data_only: false },
+            open(2, b"new"),
+        ]);
+        let mut found = found_as(history.model());
+        assert_eq!(history.judge_usable(7, &found), Ok(()));
+        let [file, other] = [&b"f"[..], b"new"].map(|path| history.model().find_exact(path).unwrap());
+        found.contents.insert(other, found.contents[&file].clone());
+        assert!(history.judge_usable(7, &found).is_err());
     }
 }
