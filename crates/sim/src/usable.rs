@@ -234,6 +234,9 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
         if inos.is_empty() {
             return Err(format!("{} never was as it is: {entry:?}", text(&entry.path)));
         }
+        if entry.stat.kind == Kind::Directory && by_number.contains_key(&entry.stat.ino) {
+            return Err(format!("{} is a second name of a directory, and shows", text(&entry.path)));
+        }
         let same = by_number.entry(entry.stat.ino).or_insert_with(|| inos.clone());
         same.retain(|ino| inos.contains(ino));
         met.insert(entry.path.clone(), Met { entry, inos });
@@ -534,5 +537,17 @@ mod tests {
         let [file, other] = [&b"f"[..], b"new"].map(|path| history.model().find_exact(path).unwrap());
         found.contents.insert(other, found.contents[&file].clone());
         assert!(history.judge_usable(7, &found).is_err());
+    }
+
+    /// A directory that was found by two paths.
+    #[test]
+    fn a_directory_shows_by_one_name() {
+        let history = history([Op::Mkdir { path: b"e".into(), mode: 0o755 }, Op::Sync, replace(b"e", b"p")]);
+        let mut found = found_as(history.model());
+        let mut second = found.tree.last().unwrap().clone();
+        assert_eq!((history.judge_usable(100, &found), &second.path[..]), (Ok(()), &b"p"[..]));
+        second.path = b"e".into();
+        found.tree.insert(1, second);
+        assert!(history.judge_usable(100, &found).is_err_and(|why| why.contains("second name")));
     }
 }
