@@ -67,6 +67,7 @@ bugs! {
     SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
     SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
     SoftExchange "soft-exchange" "Soft updates: two names exchange what they name without a note of it.";
+    SoftSecondNames "soft-second-names" "Soft updates: nobody looks for second names of directories that power loss has left.";
     SoftNoFlush "soft-no-flush" "Soft updates: rounds are not flushed.";
     SoftFsyncUnreached "soft-fsync-unreached" "Soft updates: an fsync ends once the file lasts, whatever becomes of its name.";
     SoftFsyncData "soft-fsync-data" "Soft updates: an fsync leaves the file's data to the next commit.";

@@ -3,6 +3,7 @@
 mod recorded;
 
 use myriad_device::Event;
+use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
@@ -300,6 +301,42 @@ fn an_fsync_looks_for_a_name_that_its_file_has() {
         volume.session.rename("moved/name", "moved/again", RenameMode::Replace).unwrap();
         file.sync().unwrap();
         assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 1, "{}", state.what);
+    }
+}
+
+/// While a new file was synced, another thread gave it a name in a new directory and took its first one away. The fsync had looked for that one, and
+/// ended once the file lasted in a directory that nothing named yet: the parent of that had to grow, which takes a round more.
+#[test]
+fn an_fsync_looks_again_for_the_name_of_its_file() {
+    let setup = recorded::setup(Order::Soft, 512, 8 << 20);
+    for seed in 0..60 {
+        let volume = Volume::new(&setup);
+        let session = &volume.session;
+        session.mkdir("d", 0o755).unwrap();
+        session.create("other", 0o644).unwrap();
+        (0..28).for_each(|i| session.link("other", &format!("d/{i:0>200}")).unwrap());
+        // Inodes of its group are there.
+        session.mkdir("d/before", 0o755).unwrap();
+        volume.fs.sync().unwrap();
+        let dir = format!("d/{:0>220}", "new");
+        session.mkdir(&dir, 0o755).unwrap();
+        let path = format!("{dir}/f");
+        let file = session.open("f", OpenOptions::CREATE).unwrap();
+        file.write_at(b"content", 0).unwrap();
+        let mut synced = None;
+        let sync = || {
+            file.sync().unwrap();
+            synced = Some(volume.device.inner().clone_image());
+        };
+        let rename = || {
+            let session = volume.fs.session(Cred::root());
+            session.link("f", &path).unwrap();
+            session.unlink("f").unwrap();
+        };
+        schedule::run(Turns { seed, one_in: 4 }, vec![Box::new(sync), Box::new(rename)]);
+        let after = Volume::open(&setup, synced.unwrap());
+        let found = ["f", &path].map(|path| after.session.read(path).ok());
+        assert!(found.iter().flatten().any(|content| content == b"content"), "seed {seed}: {found:?}");
     }
 }
 

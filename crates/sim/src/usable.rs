@@ -5,11 +5,12 @@
 //!
 //!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, flags, extended attributes,
 //!      ACLs and target as in some state;
-//!   2. each name that was there in all states is found, with what it named;
+//!   2. each name that was there in all states is found, with something that it named. Only one that a directory has left to something else, or taken from
+//!      it, may be gone while the directory is found by another name: it is a second name then;
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since, and with
-//!      owner, mode and attributes of some state since;
+//!      owner, mode and attributes of some state since. What is found at such a path is that file and no other;
 //!   5. a file that is found in the place of another one, which a rename replaced by it, has the content that it had by then;
 //!   6. two names that one operation exchanged, and that nothing else has changed in the window, are both as before or both as after.
 //!
@@ -19,7 +20,7 @@
 //! the last sync, unless those are promised as well.
 //!
 //! What an inode of the model is called on the volume nobody knows. It is found out on the way down from the root: a name in a directory
-//! can only be one of those inodes that had this name there.
+//! can only be one of those inodes that had this name there, and no inode is found twice under two numbers.
 
 use crate::compare::{TreeEntry, text};
 use crate::crash::{ExchangedName, Found, History, judge_size};
@@ -85,6 +86,15 @@ impl Window<'_> {
         })
     }
 
+    /// Whether a name may be a directory's second one, which does not show: the directory had it in some state, and is found by another name.
+    fn may_be_second(&self, dir: Ino, name: &[u8], met: &BTreeMap<Vec<u8>, Met<'_>>) -> bool {
+        let is_directory =
+            |ino: Ino| self.states.iter().any(|state| state.contains(ino) && state.inode(ino).kind == Kind::Directory);
+        self.children(dir, name)
+            .into_iter()
+            .any(|ino| is_directory(ino) && met.values().any(|found| found.inos.contains(&ino)))
+    }
+
     /// The operation that put `ino` in the place of another file, by the name that it has had there since.
     fn replaced_at(&self, dir: Ino, name: &[u8], ino: Ino) -> Option<usize> {
         let named: Vec<_> = self.states.iter().map(|state| Self::child(state, dir, name)).collect();
@@ -132,12 +142,13 @@ impl History {
         found: &Found,
     ) -> Result<(), String> {
         let window = |oldest: usize| Window { states: &self.states()[oldest..=newest], oldest, times };
-        let met = meet(&window(returned), found)?;
+        let mut met = meet(&window(returned), found)?;
+        for (index, ino) in self.fsyncs(point, returned) {
+            fsynced_there(&window(index), ino, &mut met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
+        }
+        tell_apart(&mut met)?;
         all_there(&window(returned), &met)?;
         self.both_or_neither(&window(returned), &met)?;
-        for (index, ino) in self.fsyncs(point, returned) {
-            fsynced_there(&window(index), ino, &met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
-        }
         self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
     }
@@ -223,6 +234,9 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
         if inos.is_empty() {
             return Err(format!("{} never was as it is: {entry:?}", text(&entry.path)));
         }
+        if entry.stat.kind == Kind::Directory && by_number.contains_key(&entry.stat.ino) {
+            return Err(format!("{} is a second name of a directory, and shows", text(&entry.path)));
+        }
         let same = by_number.entry(entry.stat.ino).or_insert_with(|| inos.clone());
         same.retain(|ino| inos.contains(ino));
         met.insert(entry.path.clone(), Met { entry, inos });
@@ -234,6 +248,35 @@ fn meet<'a>(window: &Window<'_>, found: &'a Found) -> Result<BTreeMap<Vec<u8>, M
         }
     }
     Ok(met)
+}
+
+/// A number that can be one inode of the model only is that one, so no other number is.
+fn tell_apart(met: &mut BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+    let mut by_number: BTreeMap<u64, BTreeSet<Ino>> = BTreeMap::new();
+    let mut numbers: BTreeMap<Ino, BTreeSet<u64>> = BTreeMap::new();
+    for name in met.values() {
+        by_number.entry(name.entry.stat.ino).or_insert_with(|| name.inos.clone());
+        for &ino in &name.inos {
+            numbers.entry(ino).or_default().insert(name.entry.stat.ino);
+        }
+    }
+    let mut known: Vec<u64> = by_number.iter().filter(|(_, inos)| inos.len() == 1).map(|(&number, _)| number).collect();
+    while let Some(number) = known.pop() {
+        let Some(&ino) = by_number[&number].first() else { continue };
+        for &other in numbers[&ino].iter().filter(|&&other| other != number) {
+            let inos = by_number.get_mut(&other).expect("a number that was found");
+            if inos.remove(&ino) && inos.len() == 1 {
+                known.push(other);
+            }
+        }
+    }
+    for (path, name) in met {
+        name.inos = by_number[&name.entry.stat.ino].clone();
+        if name.inos.is_empty() {
+            return Err(format!("{} can only be what another file is", text(path)));
+        }
+    }
+    Ok(())
 }
 
 /// Whether an inode was in this state as the entry shows it, but for links, size and contents, and of times but for those that count.
@@ -254,21 +297,22 @@ fn is_like(state: &Model, ino: Ino, entry: &TreeEntry, times: Times) -> bool {
 }
 
 /// A file that was synced when the window began, and has had a name since, is there as it was in some state of the window; by each path
-/// that has led to it all the time.
-fn fsynced_there(window: &Window<'_>, ino: Ino, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+/// that has led to it all the time. What is there is that file, and no other that it may have replaced.
+fn fsynced_there(window: &Window<'_>, ino: Ino, met: &mut BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
     if !window.always_named(ino) {
         return Ok(());
     }
-    let is_at =
-        |path: &Vec<u8>| met.get(path).is_some_and(|name| name.inos.contains(&ino) && window.shows(ino, name.entry));
-    if !met.keys().any(is_at) {
+    let is_it = |name: &Met<'_>| name.inos.contains(&ino) && window.shows(ino, name.entry);
+    if !met.values().any(is_it) {
         return Err(format!("inode {ino} of the model is lost, or as it was before"));
     }
     let paths = window.states[0].names().into_iter().filter(|entry| entry.stat.ino == ino).map(|entry| entry.path);
     for path in paths.filter(|path| window.states.iter().all(|state| state.find_exact(path) == Some(ino))) {
-        if !is_at(&path) {
+        let Some(number) = met.get(&path).filter(|name| is_it(name)).map(|name| name.entry.stat.ino) else {
             return Err(format!("{} is lost, or as it was before", text(&path)));
-        }
+        };
+        let same = met.values_mut().filter(|name| name.entry.stat.ino == number);
+        same.for_each(|name| name.inos = BTreeSet::from([ino]));
     }
     Ok(())
 }
@@ -282,14 +326,16 @@ fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<()
         if places.is_empty() {
             return Err(format!("inode {ino} of the model, {:?}, is lost", inode.kind));
         }
-        for (name, &child) in inode.entries().into_iter().flatten() {
-            if window.states.iter().any(|state| Window::child(state, ino, name) != Some(child)) {
+        for name in inode.entries().into_iter().flat_map(BTreeMap::keys) {
+            if window.states.iter().any(|state| Window::child(state, ino, name).is_none()) {
                 continue;
             }
+            let children = window.children(ino, name);
             let is_there = places.iter().any(|place| {
-                met.get(&crate::compare::join(place, name)).is_some_and(|found| found.inos.contains(&child))
+                let found = met.get(&crate::compare::join(place, name));
+                found.is_some_and(|found| !found.inos.is_disjoint(&children))
             });
-            if !is_there {
+            if !is_there && !window.may_be_second(ino, name, met) {
                 return Err(format!("{} in {} is lost", text(name), text(places[0])));
             }
         }
@@ -332,11 +378,19 @@ mod tests {
 
     /// One file with an attribute, and what is found of it after a loss of power that `change` has been through.
     fn found_with(history: &History, path: &[u8], change: impl FnOnce(&mut TreeEntry)) -> Found {
-        let model = history.model();
-        let mut tree = model.tree();
-        change(tree.iter_mut().find(|entry| entry.path == path).unwrap());
+        let mut found = found_as(history.model());
+        change(found.tree.iter_mut().find(|entry| entry.path == path).unwrap());
+        found
+    }
+
+    fn found_as(model: &Model) -> Found {
         let contents = model.inodes().filter_map(|(ino, inode)| Some((ino, inode.content()?.clone())));
-        Found { tree, contents: contents.collect() }
+        Found { tree: model.tree(), contents: contents.collect() }
+    }
+
+    fn without(mut found: Found, paths: &[&[u8]]) -> Found {
+        found.tree.retain(|entry| !paths.contains(&&entry.path[..]));
+        found
     }
 
     fn history(ops: impl IntoIterator<Item = Op>) -> History {
@@ -348,8 +402,16 @@ mod tests {
     }
 
     fn create() -> Op {
+        open(0, b"a")
+    }
+
+    fn open(slot: usize, path: &[u8]) -> Op {
         let how = OpenHow { write: true, create: true, mode: 0o644, ..OpenHow::default() };
-        Op::Open { slot: 0, path: b"a".to_vec(), how }
+        Op::Open { slot, path: path.into(), how }
+    }
+
+    fn replace(source: &[u8], target: &[u8]) -> Op {
+        Op::Rename { source: source.into(), target: target.into(), how: RenameHow::Replace }
     }
 
     fn set_xattr(value: &[u8]) -> Op {
@@ -400,5 +462,92 @@ mod tests {
         assert!(history.judge_returned(3, &older, false).is_err());
         assert_eq!(history.judge_usable(3, &older), Ok(()));
         assert_eq!(history.judge_returned(3, &found_with(&history, b"d", |_| {}), false), Ok(()));
+    }
+
+    /// A name that named another file after a rename was asked for no more: it could be gone altogether.
+    #[test]
+    fn a_name_stays_that_names_another_file() {
+        let history = history([open(0, b"f"), Op::Sync, open(1, b"new"), replace(b"new", b"f")]);
+        let [before, after] = [3, 4].map(|operation| found_as(&history.states()[operation]));
+        let judge = |found: &Found| history.judge_usable(100, found);
+        assert_eq!((judge(&before), judge(&after)), (Ok(()), Ok(())));
+        for found in [without(before, &[b"f"]), without(after, &[b"f"])] {
+            assert!(judge(&found).is_err_and(|why| why.contains("is lost")), "{:?}", found.tree);
+        }
+    }
+
+    /// A name that a directory takes from another one, or leaves to a whiteout, is a second one while the identity says the directory's other name.
+    #[test]
+    fn a_name_that_is_a_second_one_does_not_show() {
+        let mkdir = |path: &[u8]| Op::Mkdir { path: path.into(), mode: 0o755 };
+        let whiteout = Op::Rename { source: b"e".into(), target: b"p".into(), how: RenameHow::Whiteout };
+        let taken = history([mkdir(b"e"), mkdir(b"p"), Op::Sync, replace(b"e", b"p")]);
+        let left = history([mkdir(b"e"), mkdir(b"other"), Op::Sync, whiteout]);
+        for (history, state, gone, is_allowed) in [
+            (&taken, 3, &[][..], true),
+            (&taken, 3, &[&b"p"[..]], true),
+            (&taken, 3, &[b"e", b"p"], false),
+            (&taken, 4, &[], true),
+            (&taken, 4, &[b"p"], false),
+            (&left, 3, &[], true),
+            (&left, 3, &[b"e"], false),
+            (&left, 4, &[b"e"], true),
+            (&left, 4, &[b"e", b"p"], false),
+        ] {
+            let found = without(found_as(&history.states()[state]), gone);
+            let judged = history.judge_usable(100, &found);
+            assert_eq!(judged.is_ok(), is_allowed, "{:?}: {judged:?}", found.tree);
+        }
+    }
+
+    /// A file replaced another one like it and was synced. Its place with the other one in it passed for the file: that one had had the name since the last
+    /// sync of the volume, too.
+    #[test]
+    fn a_file_that_was_synced_is_not_what_it_replaced() {
+        let write = |slot, tag| Op::Write { slot, offset: 0, len: 1024, tag };
+        let history = history([
+            open(0, b"f"),
+            write(0, 1),
+            Op::Sync,
+            open(1, b"new"),
+            write(1, 2),
+            replace(b"new", b"f"),
+            Op::Fsync { slot: 1, data_only: false },
+        ]);
+        let [old, new] = [3, 7].map(|operation| found_as(&history.states()[operation]));
+        assert_eq!(history.judge_usable(7, &new), Ok(()));
+        assert_eq!(history.judge_usable(6, &old), Ok(()));
+        assert!(history.judge_usable(7, &old).is_err());
+    }
+
+    /// One file is the one that was synced. Another one, of the same attributes, passed for it as well.
+    #[test]
+    fn a_file_is_not_two() {
+        let history = history([
+            open(0, b"f"),
+            Op::Sync,
+            open(1, b"new"),
+            Op::Write { slot: 1, offset: 0, len: 1024, tag: 2 },
+            replace(b"new", b"f"),
+            Op::Fsync { slot: 1, data_only: false },
+            open(2, b"new"),
+        ]);
+        let mut found = found_as(history.model());
+        assert_eq!(history.judge_usable(7, &found), Ok(()));
+        let [file, other] = [&b"f"[..], b"new"].map(|path| history.model().find_exact(path).unwrap());
+        found.contents.insert(other, found.contents[&file].clone());
+        assert!(history.judge_usable(7, &found).is_err());
+    }
+
+    /// A directory that was found by two paths.
+    #[test]
+    fn a_directory_shows_by_one_name() {
+        let history = history([Op::Mkdir { path: b"e".into(), mode: 0o755 }, Op::Sync, replace(b"e", b"p")]);
+        let mut found = found_as(history.model());
+        let mut second = found.tree.last().unwrap().clone();
+        assert_eq!((history.judge_usable(100, &found), &second.path[..]), (Ok(()), &b"p"[..]));
+        second.path = b"e".into();
+        found.tree.insert(1, second);
+        assert!(history.judge_usable(100, &found).is_err_and(|why| why.contains("second name")));
     }
 }

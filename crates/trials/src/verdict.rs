@@ -1,7 +1,7 @@
 //! What the checker says of a volume, panics as errors, and the time that it all took.
 
 use crate::setup::Devices;
-use myriad_check::{Options, Report, Totals, check};
+use myriad_check::{Options, Report, Totals, check, number};
 use myriad_engine::{AsPath, OpenOptions, Session};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
@@ -20,10 +20,22 @@ pub fn check_silent(devices: &Devices) -> Result<(), String> {
 
 /// The checker finds no more on the volume than what power loss may leave in order `softdep`.
 pub fn check_usable(devices: &Devices) -> Result<(), String> {
+    usable(&look(devices)?)
+}
+
+/// As [`check_usable`], of a volume that was closed: closing waits until no directory has a second name.
+pub fn check_closed(devices: &Devices) -> Result<(), String> {
+    let report = look(devices)?;
+    usable(&report)?;
+    match report.findings.iter().find(|finding| finding.number == number::DIRECTORY_TWICE) {
+        Some(second) => Err(format!("check finds on a volume that was closed:\n  {second}")),
+        None => Ok(()),
+    }
+}
+
+fn look(devices: &Devices) -> Result<Report, String> {
     let options = Options { threads: 1, ..Options::default() };
-    let report =
-        check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))?;
-    usable(&report)
+    check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))
 }
 
 /// Makes a file `size` bytes long, which is no less than it has. What it gains must read as zeros; where the first byte is that does not.
@@ -66,9 +78,7 @@ fn remains(report: &Report) -> String {
 
 /// Whether the checker reports something of this kind.
 pub fn finds(devices: &Devices, number: u32) -> bool {
-    let options = Options { threads: 1, ..Options::default() };
-    let report = check(devices.main.clone(), devices.log.clone(), &options);
-    report.is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
+    look(devices).is_ok_and(|report| report.findings.iter().any(|finding| finding.number == number))
 }
 
 /// Check may repair, take the data as it is, and begin a new log; afterwards it has nothing to say. What there is then.

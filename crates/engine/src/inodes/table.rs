@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::space::bitmap::Bits;
 use crate::space::pool::Pool;
 use myriad_format::group::GroupHeader;
+use myriad_format::inode::RawInode;
 use myriad_format::{AgBlock, BlockKind, Corrupt, Ino, header};
 
 /// The inode table of a group.
@@ -78,7 +79,14 @@ impl Table {
         }
         // Read before the inode counts as taken: whoever has taken it changes its block next.
         let at = geometry.fs_block(ag, block);
-        store.read(at, BlockKind::InodeTable, |bytes| header::verify_owner(bytes, at, u64::from(ag.0)))??;
+        let mode = store.read(at, BlockKind::InodeTable, |bytes| {
+            header::verify_owner(bytes, at, u64::from(ag.0))?;
+            Ok::<_, Corrupt>(RawInode::read(&bytes[geometry.inode_offset(slot)..]).mode.get())
+        })??;
+        if mode != 0 {
+            // Its bit is wrong: a new inode would be written over it.
+            return Err(Corrupt::Inode { ino: geometry.ino(at, slot), field: "mode", value: mode.into() }.into());
+        }
         if !self.bits.put(pool, store, index, 1, false)? {
             return Err(pool.corrupt("bitmap of inodes", index));
         }

@@ -71,12 +71,21 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes durable what an fsync of a file needs, and no more. The thread that gets the checkpointer does so for all files that threads wait for.
+    /// Makes durable what an fsync of a file needs, and no more.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
-        if !self.has_own_name(file) {
-            self.counters.bump(Count::soft_fsyncs_of_all);
-            return self.commit_now();
+        if self.has_own_name(file) {
+            self.write_needed_by(soft, file)?;
+            // Another thread may have given it another name and taken this one away: the rounds have not looked for the way to the other one.
+            if self.has_own_name(file) {
+                return Ok(());
+            }
         }
+        self.counters.bump(Count::soft_fsyncs_of_all);
+        self.commit_now()
+    }
+
+    /// Makes rounds of what a file needs. The thread that gets the checkpointer does so for all files that threads wait for.
+    fn write_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
         let ticket = soft.wants(file);
         // Another thread may do it in the meantime.
         schedule::pause();

@@ -61,11 +61,19 @@ fn all_of(device: &MemoryDevice) -> Vec<u8> {
 /// Makes a tree, exchanges two names of it, and looks at them in every state that power loss can leave: in a volume opened for writing, in one opened for
 /// reading, and after a repair.
 fn check_exchange(make: impl Fn(&Session), one: &str, other: &str) {
+    check_exchange_and(make, one, other, |_| ());
+}
+
+/// As [`check_exchange`]; something else is done before the exchange is durable.
+fn check_exchange_and(make: impl Fn(&Session), one: &str, other: &str, then: impl Fn(&Session)) {
     let setup = setup(1024, 8 << 20);
     let volume = Volume::new(&setup);
     make(&volume.session);
     let before = [one, other].map(|path| found(&volume.session, path));
-    let states = volume.states(|session| session.rename(one, other, RenameMode::Exchange).unwrap());
+    let states = volume.states(|session| {
+        session.rename(one, other, RenameMode::Exchange).unwrap();
+        then(session);
+    });
     assert_eq!(counter(&volume.fs, "soft_forced"), 0);
     let after = [one, other].map(|path| found(&volume.session, path));
     assert_eq!(after, [before[1].clone(), before[0].clone()]);
@@ -127,6 +135,42 @@ fn a_file_and_a_directory_exchange_their_names() {
         session.write("one/b", b"content of b").unwrap();
     };
     check_exchange(make, "a", "one/b");
+}
+
+/// A directory of one unit with names of which two go, with an `x` between them and no other room: a name of 80 characters makes `x` move.
+fn make_room_beside_x(session: &Session) {
+    session.mkdir("d", 0o755).unwrap();
+    let gone = ["q", "r"].map(|name| format!("d/{}", name.repeat(40)));
+    session.write("d/p", b"first").unwrap();
+    session.write(&gone[0], b"going").unwrap();
+    session.write("d/x", b"content of x").unwrap();
+    session.write(&gone[1], b"going").unwrap();
+    session.write("d/y", b"content of y").unwrap();
+    session.write(&format!("d/{}", "t".repeat(255)), b"tail").unwrap();
+    gone.iter().for_each(|path| session.unlink(path).unwrap());
+}
+
+fn make_x_move(session: &Session) {
+    session.write(&format!("d/{}", "n".repeat(80)), b"new").unwrap();
+    assert_eq!(session.stat("d").unwrap().size, 512);
+}
+
+/// A name that was made after the exchange moved one of the two entries inside its unit. The note said where the entry lay in memory, and on the device
+/// it was elsewhere until the images of the same round had arrived: power lost before that left a volume that was refused for writing.
+#[test]
+fn an_entry_that_moves_is_noted_where_it_lasts() {
+    check_exchange_and(make_room_beside_x, "d/x", "d/y", make_x_move);
+}
+
+/// The same with the names in two directories: the other entry arrived, and this one did not.
+#[test]
+fn an_entry_that_moves_waits_with_one_elsewhere() {
+    let make = |session: &Session| {
+        make_room_beside_x(session);
+        session.mkdir("e", 0o755).unwrap();
+        session.write("e/other", b"content of other").unwrap();
+    };
+    check_exchange_and(make, "d/x", "e/other", make_x_move);
 }
 
 /// What an exchange costs: it makes everything durable that was changed before, and the next sync notes it, shows both names, and takes the note away.

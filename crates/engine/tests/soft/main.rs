@@ -16,7 +16,7 @@ use myriad_format::dir::EntryHeader;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_usable;
@@ -710,6 +710,33 @@ fn a_file_that_gets_its_old_name_again() {
         let found = ["f", "d/f"].map(|name| after.session.read(name).ok());
         assert!(found.iter().flatten().any(|content| content == b"content"), "{}: lost", state.what);
     }
+}
+
+/// A damaged bitmap called the place of a file free. The next file was made over it, and the first one's name led to that.
+#[test]
+fn a_place_that_is_not_empty_is_not_given_away() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.write("f", b"content").unwrap();
+    let ino = Ino(volume.session.stat("f").unwrap().ino);
+    volume.fs.close().unwrap();
+    let image = volume.device.inner().clone_image();
+    let mut block = vec![0; 1024];
+    image.read(0, &mut block).unwrap();
+    let (geometry, id) = (Superblock::read(&block).geometry(), Superblock::read(&block).header.volume);
+    let (table, slot) = geometry.locate(ino).unwrap();
+    let ag = geometry.ag_of(table);
+    let place = geometry.bit_place(geometry.table_index(table, slot).unwrap());
+    let bitmap = geometry.fs_block(ag, AgBlock(geometry.inode_bitmap_start(ag) + place.block));
+    image.read(bitmap.0 * 1024, &mut block).unwrap();
+    assert_eq!(block[place.byte] >> place.bit & 1, 0, "it is taken");
+    block[place.byte] |= 1 << place.bit;
+    header::seal_at(&mut block, &id, bitmap, 0);
+    image.write(bitmap.0 * 1024, &block).unwrap();
+    let after = Volume::open(&setup, image);
+    let made = after.session.write("g", b"other");
+    assert!(matches!(made, Err(Error::Corrupt(_))), "{made:?}");
+    assert_eq!(after.session.read("f").unwrap(), b"content");
 }
 
 /// Threads change names while rounds are written, so that what a round shows is not as it is any more. Among others, a name that came back was there twice,

@@ -8,7 +8,7 @@ use super::trace::{Piece, Trace};
 use crate::machine::{Engine, Way};
 use crate::setup::{Devices, Setup};
 use crate::table::Promise;
-use crate::verdict::{check_silent, check_usable, grow, mend_usable, repair};
+use crate::verdict::{check_closed, check_silent, check_usable, grow, mend_usable, repair};
 use myriad_check::Totals;
 use myriad_device::{BlockDevice, OverlayDevice, RecordingDevice};
 use myriad_engine::{Cred, Error, OpenOptions, SetAttr};
@@ -301,13 +301,13 @@ impl Explorer<'_> {
         let has_leftovers = mend_usable(&mended).map_err(|message| format!("before the opening: {message}"))?;
         let used = fork(devices);
         let opened = judge(&used).map_err(|message| format!("opened: {message}"))?;
-        check_usable(&used).map_err(|message| format!("closed again: {message}"))?;
+        check_closed(&used).map_err(|message| format!("closed again: {message}"))?;
         if extras.continues {
             Counts::add(&self.counts.continued);
-            go_on(setup, &fork(devices), check_usable)?;
+            go_on(setup, &fork(devices), check_closed)?;
             let given = fork(devices);
             let is_all = give_back(setup, &given).map_err(|message| format!("given back in use: {message}"))?;
-            let verdict = if is_all { check_silent } else { check_usable };
+            let verdict = if is_all { check_silent } else { check_closed };
             verdict(&given).and_then(|()| judge(&given)).map_err(|message| format!("given back in use: {message}"))?;
         }
         if extras.again {

@@ -4,7 +4,7 @@ use super::script::BLOCKS_MAX;
 use super::{COMMON, Worker, text, with_room};
 use crate::setup::Devices;
 use crate::table::Promise;
-use crate::verdict::{check_silent, check_usable, grow};
+use crate::verdict::{check_closed, check_silent, grow};
 use myriad_check as check;
 use myriad_engine::schedule;
 use myriad_engine::{Cred, Errno, Error, Fs, OpenOptions};
@@ -79,7 +79,7 @@ impl Worker<'_> {
     }
 
     pub fn check(&self, devices: &Devices) -> Result<(), String> {
-        let judge = if self.promise() == Promise::Prefix { check_silent } else { check_usable };
+        let judge = if self.promise() == Promise::Prefix { check_silent } else { check_closed };
         judge(devices)
     }
 

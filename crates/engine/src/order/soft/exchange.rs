@@ -21,6 +21,8 @@
 //!   2. If one of the entries has changed again since, what is left is a rename, and goes by the rules of `judge` alone.
 //!   3. Once the note is written, both entries are, before it is taken away. Their images are made before it, behind the gate that the round has closed. If
 //!      the host has no room for one of these writes, the gate opens until the round is written again, and the images stay as they are.
+//!   4. The note says where the entries lie, and whoever does what it says finds them there, whether or not the round has arrived. A name that is made
+//!      may move an entry inside its unit: then a round first shows the entry in its new place, as it was, and the next one notes the exchange.
 
 use super::judge::Judge;
 use super::shadow::Shadow;
@@ -113,6 +115,18 @@ impl Exchanged {
         }
         found
     }
+
+    /// Whether the entry, as it was, lasts in the place where it lies now.
+    fn is_in_place(&self, state: &State, judge: &Judge<'_>, name: &ExchangedName) -> bool {
+        let shadow = &state.shadows[&name.block.get()];
+        let at = name.at.get() as usize;
+        let (number, within) = (at / UNIT_SIZE, at % UNIT_SIZE);
+        let unit = shadow.lasting_unit(number, &judge.frame(shadow)[number * UNIT_SIZE..][..UNIT_SIZE]);
+        unit.is_some_and(|unit| {
+            facts::live(&unit)
+                .any(|(entry, named)| (entry.at, entry.tag, named.ino) == (within, self.hash as u32, self.old))
+        })
+    }
 }
 
 /// The two entries of the exchange that waits; `None` if there is none, or what is left of it is none.
@@ -123,7 +137,10 @@ pub(super) fn waiting(state: &State, judge: &Judge<'_>) -> Option<[ExchangedName
 
 /// Those of them that may show in this round: both or none.
 pub(super) fn ready(state: &State, judge: &Judge<'_>) -> Result<Option<[ExchangedName; 2]>> {
-    let Some(names) = waiting(state, judge) else { return Ok(None) };
-    let is_ready = judge.has_superblock() && judge.may_be_named(&names[0])? && judge.may_be_named(&names[1])?;
+    let (Some(exchange), Some(names)) = (&state.exchange, waiting(state, judge)) else { return Ok(None) };
+    let are_in_place =
+        exchange.names.iter().zip(&names).all(|(exchanged, name)| exchanged.is_in_place(state, judge, name));
+    let is_ready =
+        are_in_place && judge.has_superblock() && judge.may_be_named(&names[0])? && judge.may_be_named(&names[1])?;
     Ok(is_ready.then_some(names))
 }

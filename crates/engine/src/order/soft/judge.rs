@@ -636,10 +636,14 @@ impl Judge<'_> {
 
     fn judge_inode(&self, mut inode: InodeUnit<'_>) -> Result<()> {
         if let Some(died) = inode.part(|part| *part == Part::Died) {
-            if inode.names.removed > 0 {
+            let is_named = inode.names.removed > 0;
+            if is_named {
                 inode.undo(died);
             }
-            return Ok(());
+            // A bit that damage has freed may have let another inode begin in its place.
+            if is_named || inode.part(|part| *part == Part::Born).is_none() {
+                return Ok(());
+            }
         }
         let is = inode.shown();
         if !is.is_used() {

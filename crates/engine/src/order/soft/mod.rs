@@ -40,8 +40,8 @@
 //!   1. A block without a shadow is on the device as it is in memory, down to times and counts.
 //!   2. A frame whose block has a shadow stays in the cache.
 //!   3. In what lasts, each name that can be reached names an inode that is there, no inode has fewer links than names, and each pointer leads
-//!      to a block that is taken, was written, and has no other owner. A file that has a name in memory, and had one that lasts, has one
-//!      that lasts.
+//!      to a block that is taken, was written, and has no other owner. A file that has a name in memory, and that was reached by what lasts
+//!      when all lasted, or by an fsync, is reached by what lasts.
 //!   4. A name that lasts and is gone in memory keeps its place in its unit ([`Soft::holds`]), so that it can be undone.
 //!
 //! After a crash there may be more in use than has a name, and links may be too many; `check` says which findings those are.
