@@ -29,6 +29,8 @@ struct Frame<D> {
     dir: D,
     /// Length of its path.
     end: usize,
+    /// The group that it gives to what is made in it.
+    group: Option<u32>,
     leave: Leave,
 }
 
@@ -81,13 +83,14 @@ impl<'a, T: Target> Writer<'a, T> {
         rules: impl Into<Rules<'a>>,
         is_unordered: bool,
     ) -> Self {
+        let group = given_group(&target, &top, keep);
         Self {
             target,
             keep,
             rules: rules.into(),
             base,
             current: Vec::new(),
-            frames: vec![Frame { dir: top, end: 0, leave: Leave::Nothing }],
+            frames: vec![Frame { dir: top, end: 0, group, leave: Leave::Nothing }],
             open: None,
             finished: is_unordered.then(HashSet::new),
             temporaries: 0,
@@ -105,7 +108,11 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn top(&self) -> &T::Dir {
-        &self.frames.last().expect("the first frame stays").dir
+        &self.last_frame().dir
+    }
+
+    fn last_frame(&self) -> &Frame<T::Dir> {
+        self.frames.last().expect("the first frame stays")
     }
 
     /// Goes to a directory, which need not exist.
@@ -144,7 +151,8 @@ impl<'a, T: Target> Writer<'a, T> {
             self.current.push(b'/');
         }
         self.current.extend_from_slice(name);
-        self.frames.push(Frame { dir, end: self.current.len(), leave });
+        let group = given_group(&self.target, &dir, self.keep);
+        self.frames.push(Frame { dir, end: self.current.len(), group, leave });
     }
 
     /// A directory that got its times and is entered again must get them again.
@@ -237,7 +245,8 @@ impl<'a, T: Target> Writer<'a, T> {
                 return Ok(Outcome::Skipped);
             }
         }
-        let attrs = if is_new { self.keep.attrs(meta) } else { self.keep.attrs_of_old(meta) };
+        let group = self.last_frame().group;
+        let attrs = if is_new { self.keep.attrs_of_new(meta, group) } else { self.keep.attrs_of_old(meta) };
         let outcome = if is_new { Outcome::Done } else { self.merged(meta, &attrs) };
         let frame = self.frames.last_mut().expect("the first frame stays");
         frame.leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
@@ -265,7 +274,7 @@ impl<'a, T: Target> Writer<'a, T> {
     ) -> Result<Placed<T::File>, Fault> {
         let (parent, name) = path::split(path);
         self.enter(parent)?;
-        let mut attrs = self.keep.attrs(meta);
+        let mut attrs = self.keep.attrs_of_new(meta, self.last_frame().group);
         match make(&self.target, self.top(), name, &attrs) {
             Ok(file) => {
                 let (is_replacement, is_rewritten) = (false, false);
@@ -525,6 +534,11 @@ impl<'a, T: Target> Writer<'a, T> {
 
 /// Refusals that the next file would meet too.
 const FATAL: &[Errno] = &[Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::NOMEM];
+
+/// The group that what is made in a directory gets from it, unless all that is new has what the source has.
+fn given_group<T: Target>(target: &T, dir: &T::Dir, keep: Keep) -> Option<u32> {
+    keep.inherits().then(|| target.given_group(dir)).flatten()
+}
 
 enum Placed<F> {
     Made {
