@@ -655,6 +655,34 @@ fn the_control_socket_is_private_and_takes_any_bytes() {
     place.assert_sound();
 }
 
+/// Each unmount that was refused stayed among those who wait for the end, and the 257th one was not let in.
+#[test]
+fn who_no_longer_waits_does_not_keep_a_volume_mounted() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let socket = control_socket(&place);
+    let watch = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"{\"myriad\":1,\"do\":\"watch\"}\n").unwrap();
+        let mut reply = String::new();
+        BufReader::new(&stream).read_line(&mut reply).unwrap();
+        assert!(reply.contains("\"ok\""), "{reply}");
+        stream
+    };
+    for _ in 0..256 {
+        drop(watch());
+    }
+    let waiting: Vec<_> = (0..256).map(|_| watch()).collect();
+    // Nor do those who still wait: then the image's lock shows when it is closed.
+    place.umount();
+    place.assert_sound();
+    for stream in waiting {
+        let mut reply = String::new();
+        BufReader::new(&stream).read_line(&mut reply).unwrap();
+        assert!(reply.contains("\"ok\""), "{reply}");
+    }
+}
+
 /// Such a command was told that too many ask, and did nothing; on a mounted volume every verb begins with asking.
 #[test]
 fn a_command_waits_until_the_daemon_has_room_for_it() {

@@ -51,6 +51,14 @@ impl Daemon {
         exchange(&self.socket, request)?.ok_or_else(|| self.gone())
     }
 
+    /// The connection on which it will say that it has closed the volume; `None` if it lets nobody else wait for that.
+    pub fn watch(&self) -> Result<Option<Stream>> {
+        let line = Request::Watch.line();
+        let answer = until_let_in(|| Ok(()), || exchange_once(&self.socket, &line))?;
+        let answer = answer.ok_or_else(|| self.gone())?;
+        Ok(answer.ok().map(|(_, stream)| stream))
+    }
+
     /// Has the daemon hold the state of this moment for as long as the connection lasts. Before-images go to `file`.
     pub fn hold(&self, file: &File, keep_waiting: impl Fn() -> Result<()>) -> Result<(Value, UnixStream)> {
         let send = |stream: &mut UnixStream| descriptor::send(stream, Request::Hold.line().as_bytes(), file);
