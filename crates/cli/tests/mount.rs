@@ -125,6 +125,47 @@ fn mounting_waits_for_a_daemon_that_is_closing() {
     place.assert_sound();
 }
 
+/// It was waited for until the file was closed.
+#[test]
+fn a_signal_ends_a_mount_that_waits_for_another_daemon() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let daemon = place.daemon();
+    let file = fs::File::create(place.mounted("file")).unwrap();
+    kill(daemon, Signal::TERM);
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    for arguments in [&["mount", "vol.img", "mnt"][..], &["mount", "-f", "vol.img", "mnt"]] {
+        let mut waiting = place.command(PROGRAM, arguments).spawn().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+        kill(waiting.id() as i32, Signal::TERM);
+        wait_until("it ends", || waiting.try_wait().unwrap().is_some());
+        answer(waiting).expect(143, &["interrupted"]);
+    }
+    assert!(is_alive(daemon) && place.mount_line("mnt").is_none());
+    drop(file);
+    wait_until("the daemon ends", || !is_alive(daemon));
+    place.assert_sound();
+}
+
+/// Such a signal came to nothing, and the mount stayed.
+#[test]
+fn a_signal_that_comes_while_a_mount_begins_ends_it() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    assert!(place.command("mkfifo", &["log"]).status().unwrap().success());
+    // Opened before the volume is: it waits for a reader.
+    let mut mount = place.command(PROGRAM, &["mount", "-fv", "-o", "logfile=log", "vol.img", "mnt"]).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    assert!(mount.try_wait().unwrap().is_none());
+    kill(mount.id() as i32, Signal::TERM);
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("asked to end by a signal") && log.contains("unmounted and closed"), "{log}");
+    answer(mount).expect(0, &[]);
+    assert!(place.mount_line("mnt").is_none());
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    place.assert_sound();
+}
+
 /// Requests name a caller's first group alone. Who belonged to a setgid directory's group by a further one lost setgid on what
 /// he made there.
 #[test]

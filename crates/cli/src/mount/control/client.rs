@@ -343,7 +343,7 @@ pub fn or_elsewhere(image: &Path, error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Waits until daemons that have an image open but no longer mounted have closed it.
-pub fn await_closing(image: &Path) -> Result<()> {
+pub fn await_closing(image: &Path, keep_waiting: impl Fn() -> Result<()>) -> Result<()> {
     for daemon in of_image(image)? {
         // Who is mounted elsewhere may be so for ever.
         if daemon.is_mounted()? || daemon.is_elsewhere()? {
@@ -352,7 +352,7 @@ pub fn await_closing(image: &Path) -> Result<()> {
         // One that has gone since it was found has closed it.
         if let Some((_, stream)) = exchange(&daemon.socket, Request::Watch)? {
             // Whether it could is the business of whoever unmounted it.
-            let _ = await_reply(stream, || Ok(()))?;
+            let _ = await_reply(stream, &keep_waiting)?;
         }
     }
     Ok(())
