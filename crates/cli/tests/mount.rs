@@ -166,6 +166,29 @@ fn a_signal_that_comes_while_a_mount_begins_ends_it() {
     place.assert_sound();
 }
 
+/// Its daemon was never asked, and what was written there not made durable.
+#[test]
+fn what_is_mounted_out_of_sight_is_synced() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount something over it");
+    }
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o commit=0");
+    fs::write(place.mounted("file"), b"synced").unwrap();
+    let daemon = place.daemon();
+    assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
+    place.line("sync").expect(0, &["mnt: cannot be seen from here", "run myriad sync where it can be seen"]);
+    kill(daemon, Signal::KILL);
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    for _ in ["tmpfs", "ours"] {
+        assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+    }
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"synced");
+    // There is nobody left to ask.
+    place.line("sync").ok();
+    place.assert_sound();
+}
+
 /// Requests name a caller's first group alone. Who belonged to a setgid directory's group by a further one lost setgid on what
 /// he made there.
 #[test]

@@ -92,6 +92,11 @@ impl Daemon {
         }
     }
 
+    /// Whether nobody answers for it any more.
+    pub fn has_gone(&self) -> Result<bool> {
+        Ok(connect_to_ours(&self.socket)?.is_none())
+    }
+
     fn gone(&self) -> anyhow::Error {
         let place = image_name(&self.status.mount_point);
         Failure::new(place, format!("process {}, which had it mounted, has gone", self.status.pid), "").into()
@@ -103,7 +108,7 @@ impl Daemon {
     }
 
     /// Whether it serves a mount that cannot be seen from here, in a mount namespace of its own.
-    fn is_elsewhere(&self) -> Result<bool> {
+    pub fn is_elsewhere(&self) -> Result<bool> {
         if self.is_mounted()? {
             return Ok(false);
         }
