@@ -801,7 +801,7 @@ fn what_takes_the_daemon_long_is_waited_for() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     place.mount("");
     let time = Duration::from_secs(11);
-    answer_late(&control_socket(&place), &["\"sync\"", "\"remounted\""], time);
+    answer_late(&control_socket(&place), &["\"sync\"", "\"remounted\"", "label="], time);
     let helper = place.path("mount.fuse.myriad");
     symlink(PROGRAM, &helper).unwrap();
     let start = Instant::now();
@@ -809,12 +809,12 @@ fn what_takes_the_daemon_long_is_waited_for() {
         let arguments: Vec<&str> = line.split(' ').collect();
         place.command(PROGRAM, &arguments).spawn().unwrap()
     };
-    let mut children = vec![begin("sync vol.img"), begin("mkdir vol.img:/new")];
+    let mut children = vec![begin("sync vol.img"), begin("mkdir vol.img:/new"), begin("tune -q mnt label=slow")];
     if rustix::process::geteuid().is_root() {
         children.push(place.command(&helper, &["vol.img", "mnt", "-o", "remount,sync"]).spawn().unwrap());
     }
     // Whoever does not want to wait need not.
-    for line in ["sync vol.img", "mkdir vol.img:/other"] {
+    for line in ["sync vol.img", "mkdir vol.img:/other", "tune -q mnt label=other"] {
         let child = begin(line);
         thread::sleep(Duration::from_secs(2));
         kill(child.id() as i32, Signal::INT);
