@@ -164,7 +164,7 @@ impl Context {
 
     /// Whether long work should go on: an error once SIGINT or SIGTERM has come.
     pub fn check(&self) -> anyhow::Result<()> {
-        Interrupted::received().map_or(Ok(()), |interrupted| Err(interrupted.into()))
+        Interrupted::check()
     }
 
     /// A line of progress on standard error, if that is a terminal, until it is dropped.

@@ -68,6 +68,11 @@ impl Interrupted {
         }
     }
 
+    /// Whether long work should go on: an error once a signal has come.
+    pub fn check() -> anyhow::Result<()> {
+        Self::received().map_or(Ok(()), |interrupted| Err(interrupted.into()))
+    }
+
     /// For work that was cancelled: by which signal.
     pub fn latest() -> Self {
         Self::received().unwrap_or(Self(SIGINT as u8))

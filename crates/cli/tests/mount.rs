@@ -125,6 +125,70 @@ fn mounting_waits_for_a_daemon_that_is_closing() {
     place.assert_sound();
 }
 
+/// It was waited for until the file was closed.
+#[test]
+fn a_signal_ends_a_mount_that_waits_for_another_daemon() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let daemon = place.daemon();
+    let file = fs::File::create(place.mounted("file")).unwrap();
+    kill(daemon, Signal::TERM);
+    wait_until("it is unmounted", || place.mount_line("mnt").is_none());
+    for arguments in [&["mount", "vol.img", "mnt"][..], &["mount", "-f", "vol.img", "mnt"]] {
+        let mut waiting = place.command(PROGRAM, arguments).spawn().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+        kill(waiting.id() as i32, Signal::TERM);
+        wait_until("it ends", || waiting.try_wait().unwrap().is_some());
+        answer(waiting).expect(143, &["interrupted"]);
+    }
+    assert!(is_alive(daemon) && place.mount_line("mnt").is_none());
+    drop(file);
+    wait_until("the daemon ends", || !is_alive(daemon));
+    place.assert_sound();
+}
+
+/// Such a signal came to nothing, and the mount stayed.
+#[test]
+fn a_signal_that_comes_while_a_mount_begins_ends_it() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    assert!(place.command("mkfifo", &["log"]).status().unwrap().success());
+    // Opened before the volume is: it waits for a reader.
+    let mut mount = place.command(PROGRAM, &["mount", "-fv", "-o", "logfile=log", "vol.img", "mnt"]).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    assert!(mount.try_wait().unwrap().is_none());
+    kill(mount.id() as i32, Signal::TERM);
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("asked to end by a signal") && log.contains("unmounted and closed"), "{log}");
+    answer(mount).expect(0, &[]);
+    assert!(place.mount_line("mnt").is_none());
+    assert_eq!(place.line("info --json vol.img").ok().json()["state"], "clean");
+    place.assert_sound();
+}
+
+/// Its daemon was never asked, and what was written there not made durable.
+#[test]
+fn what_is_mounted_out_of_sight_is_synced() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount something over it");
+    }
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("-o commit=0");
+    fs::write(place.mounted("file"), b"synced").unwrap();
+    let daemon = place.daemon();
+    assert!(place.command("mount", &["-t", "tmpfs", "over", "mnt"]).status().unwrap().success());
+    place.line("sync").expect(0, &["mnt: cannot be seen from here", "run myriad sync where it can be seen"]);
+    kill(daemon, Signal::KILL);
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    for _ in ["tmpfs", "ours"] {
+        assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+    }
+    assert_eq!(place.line("cat vol.img:/file").ok().out, b"synced");
+    // There is nobody left to ask.
+    place.line("sync").ok();
+    place.assert_sound();
+}
+
 /// Requests name a caller's first group alone. Who belonged to a setgid directory's group by a further one lost setgid on what
 /// he made there.
 #[test]
@@ -655,6 +719,34 @@ fn the_control_socket_is_private_and_takes_any_bytes() {
     place.assert_sound();
 }
 
+/// Each unmount that was refused stayed among those who wait for the end, and the 257th one was not let in.
+#[test]
+fn who_no_longer_waits_does_not_keep_a_volume_mounted() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let socket = control_socket(&place);
+    let watch = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"{\"myriad\":1,\"do\":\"watch\"}\n").unwrap();
+        let mut reply = String::new();
+        BufReader::new(&stream).read_line(&mut reply).unwrap();
+        assert!(reply.contains("\"ok\""), "{reply}");
+        stream
+    };
+    for _ in 0..256 {
+        drop(watch());
+    }
+    let waiting: Vec<_> = (0..256).map(|_| watch()).collect();
+    // Nor do those who still wait: then the image's lock shows when it is closed.
+    place.umount();
+    place.assert_sound();
+    for stream in waiting {
+        let mut reply = String::new();
+        BufReader::new(&stream).read_line(&mut reply).unwrap();
+        assert!(reply.contains("\"ok\""), "{reply}");
+    }
+}
+
 /// Such a command was told that too many ask, and did nothing; on a mounted volume every verb begins with asking.
 #[test]
 fn a_command_waits_until_the_daemon_has_room_for_it() {
@@ -709,7 +801,7 @@ fn what_takes_the_daemon_long_is_waited_for() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     place.mount("");
     let time = Duration::from_secs(11);
-    answer_late(&control_socket(&place), &["\"sync\"", "\"remounted\""], time);
+    answer_late(&control_socket(&place), &["\"sync\"", "\"remounted\"", "label="], time);
     let helper = place.path("mount.fuse.myriad");
     symlink(PROGRAM, &helper).unwrap();
     let start = Instant::now();
@@ -717,12 +809,12 @@ fn what_takes_the_daemon_long_is_waited_for() {
         let arguments: Vec<&str> = line.split(' ').collect();
         place.command(PROGRAM, &arguments).spawn().unwrap()
     };
-    let mut children = vec![begin("sync vol.img"), begin("mkdir vol.img:/new")];
+    let mut children = vec![begin("sync vol.img"), begin("mkdir vol.img:/new"), begin("tune -q mnt label=slow")];
     if rustix::process::geteuid().is_root() {
         children.push(place.command(&helper, &["vol.img", "mnt", "-o", "remount,sync"]).spawn().unwrap());
     }
     // Whoever does not want to wait need not.
-    for line in ["sync vol.img", "mkdir vol.img:/other"] {
+    for line in ["sync vol.img", "mkdir vol.img:/other", "tune -q mnt label=other"] {
         let child = begin(line);
         thread::sleep(Duration::from_secs(2));
         kill(child.id() as i32, Signal::INT);

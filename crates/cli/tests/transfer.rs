@@ -170,7 +170,8 @@ fn verify_finds_every_kind_of_difference() {
 fn what_is_there_stays_unless_told_otherwise() {
     let bench = Bench::new();
     bench.shell(
-        "mkdir -p one/d two/d; echo old > one/d/f; echo kept > one/d/k; echo new > two/d/f; echo more > two/d/m",
+        "mkdir -p one/d two/d; echo old > one/d/f; echo kept > one/d/k; echo new > two/d/f; echo more > two/d/m
+         touch -d @1000000 one/d/f",
     );
     bench.myriad(&["import", "one", "v.img:/x"], 0);
     let said = bench.myriad(&["import", "two", "v.img:/x"], 1);
@@ -183,8 +184,13 @@ fn what_is_there_stays_unless_told_otherwise() {
     let json: serde_json::Value =
         serde_json::from_str(&bench.myriad(&["import", "-q", "--json", "--skip-existing", "two", "v.img:/x"], 0))
             .unwrap();
-    assert_eq!(json["errors"], 0);
+    assert_eq!([&json["errors"], &json["skipped"], &json["differing"]], [0, 2, 1]);
     contents("old\nkept\nmore\n");
+    // Such as a copy that was cut short.
+    let said = bench.myriad(&["import", "--skip-existing", "two", "v.img:/x"], 0);
+    assert!(said.contains("2 there already, 1 of them unlike the source"), "{said}");
+    let said = bench.myriad(&["import", "--skip-existing", "one", "v.img:/x"], 0);
+    assert!(said.contains("2 there already") && !said.contains("unlike"), "{said}");
     bench.myriad(&["import", "--replace", "two", "v.img:/x"], 0);
     contents("new\nkept\nmore\n");
     assert!(!bench.shell("myriad find v.img:/").contains(".myriad-new"));

@@ -9,7 +9,7 @@ use super::prometheus;
 use super::stats::{self, Figures, kind_text};
 use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
-use crate::interrupt;
+use crate::interrupt::{self, Interrupted};
 use crate::volume::Guard;
 use crate::volume::device::explain_open;
 use anyhow::Result;
@@ -19,7 +19,7 @@ use myriad_fuse::{Handle, mounts};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -168,7 +168,7 @@ fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDe
     };
     match lock() {
         Err(OpenError::InUse(_)) => {
-            control::await_closing(path)?;
+            control::await_closing(path, Interrupted::check)?;
             lock()
         }
         other => other,
@@ -186,6 +186,10 @@ fn unmount_on_signal(handle: Handle, mount_point: &Path, log: Arc<Log>) -> io::R
         signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
     }
     interrupt::never_abruptly();
+    // One that came while the volume was opened.
+    if Interrupted::received().is_some() {
+        (&sender).write_all(&[0])?;
+    }
     let place = image_name(mount_point);
     let wait = move || {
         while signals.read_exact(&mut [0]).is_ok() {

@@ -67,7 +67,7 @@ use target::Owner;
 /// What to do about files that are there.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 struct ExistingArgs {
-    /// Leave files that are there as they are
+    /// Leave files that are there as they are, also incomplete ones; the summary counts those that differ in type, size or time
     #[arg(long, conflicts_with = "replacing")]
     skip_existing: bool,
     /// Replace files that are there, each in one step once its replacement is whole

@@ -49,7 +49,7 @@ pub enum Outcome {
     Merged,
     /// What was there stays, and looks like this entry: an earlier run has made it.
     Same,
-    /// What was there stays.
+    /// What was there stays, and does not look like it.
     Skipped,
 }
 
@@ -90,6 +90,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Were there already.
     pub skipped: u64,
+    /// Of those, by no wish about each, the ones that do not look like their sources: they may be incomplete.
+    pub differing: u64,
     /// Sockets, on their way into an archive.
     pub left_out: u64,
     /// Were in the target, and not in the source.
@@ -112,6 +114,7 @@ impl Tally {
         self.bytes += bytes;
         self.skipped += skipped;
         self.left_out += left_out;
+        self.differing += other.differing;
         self.deleted += other.deleted;
         self.unreadable += other.unreadable;
         self.errors += other.errors;
@@ -150,6 +153,7 @@ impl Tally {
             ("others", self.others),
             ("bytes", self.bytes),
             ("skipped", self.skipped),
+            ("differing", self.differing),
             ("left_out", self.left_out),
             ("deleted", self.deleted),
             ("unreadable", self.unreadable),
@@ -182,6 +186,7 @@ impl Tally {
         text += &format!(", {} in {seconds:.2} s", size::human(self.bytes));
         let rest = [
             (self.skipped, "there already"),
+            (self.differing, "of them unlike the source"),
             (self.left_out, "left out: sockets"),
             (self.deleted, deleted),
             (self.unreadable, "unreadable"),
@@ -341,10 +346,8 @@ impl Run<'_> {
                 }
                 let outcome = sink.entry(batch, &entry);
                 self.belated(sink);
-                let outcome = match outcome {
-                    Err(Fault::Declined) => Some(Outcome::Skipped),
-                    outcome => self.tolerate(outcome)?,
-                };
+                let is_declined = matches!(outcome, Err(Fault::Declined));
+                let outcome = if is_declined { Some(Outcome::Skipped) } else { self.tolerate(outcome)? };
                 let is_done = outcome.is_some_and(Outcome::is_done);
                 self.is_taken = is_done && !matches!(entry.body, Body::HardLink(_));
                 let Some(outcome) = outcome else { return Ok(()) };
@@ -367,6 +370,7 @@ impl Run<'_> {
                     }
                 } else if entry.meta.file_type() != FileType::Directory {
                     self.tally.skipped += 1;
+                    self.tally.differing += u64::from(outcome == Outcome::Skipped && !is_declined);
                 }
                 if let Some(key) = entry.link
                     && !matches!(entry.body, Body::HardLink(_))

@@ -47,6 +47,9 @@ impl Modes {
     }
 }
 
+/// Permission bit of a directory whose group is that of all that is made in it.
+const SETGID: u16 = 0o2000;
+
 /// Which attributes a transfer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
@@ -83,6 +86,25 @@ impl Keep {
         };
         let times = self.times.then(|| (meta.atime.unwrap_or(meta.mtime), meta.mtime));
         Attrs { mode: Some(mode), owner, times }
+    }
+
+    /// What a new file gets. `group`: the directory that it is made in has setgid, and gives its group to what is new; a directory
+    /// hands on the bit as well.
+    pub fn attrs_of_new(&self, meta: &Meta, group: Option<u32>) -> Attrs {
+        let mut attrs = self.attrs(meta);
+        let Some(group) = group else { return attrs };
+        if let Some(Owner::New(uid, _)) = self.owner {
+            attrs.owner = Some((uid, group));
+        }
+        if meta.file_type() == FileType::Directory && matches!(self.modes, Modes::Mask(_)) {
+            attrs.mode = attrs.mode.map(|mode| mode | SETGID);
+        }
+        attrs
+    }
+
+    /// Whether new files have anything of the directory that they are made in.
+    pub fn inherits(&self) -> bool {
+        matches!(self.owner, Some(Owner::New(..))) || matches!(self.modes, Modes::Mask(_))
     }
 
     /// What a directory gets that was there: only what is kept.
@@ -146,6 +168,10 @@ pub trait Target {
     /// ENOTDIR if it is something else.
     fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir>;
     fn stat_dir(&self, dir: &Self::Dir) -> Result<Found>;
+    /// The group that a directory gives to what is made in it, if it has setgid; one that was just made, from the one above.
+    fn given_group(&self, dir: &Self::Dir) -> Option<u32> {
+        self.stat_dir(dir).ok().filter(|found| found.mode & SETGID != 0).map(|found| found.gid)
+    }
     fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir>;
     /// Gives a directory its attributes, after its content.
     fn finish_dir(&self, dir: &Self::Dir, attrs: &Attrs, xattrs: &[u8]) -> Result<()>;

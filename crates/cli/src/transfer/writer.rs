@@ -29,6 +29,8 @@ struct Frame<D> {
     dir: D,
     /// Length of its path.
     end: usize,
+    /// The group that it gives to what is made in it.
+    group: Option<u32>,
     leave: Leave,
 }
 
@@ -81,13 +83,14 @@ impl<'a, T: Target> Writer<'a, T> {
         rules: impl Into<Rules<'a>>,
         is_unordered: bool,
     ) -> Self {
+        let group = given_group(&target, &top, keep);
         Self {
             target,
             keep,
             rules: rules.into(),
             base,
             current: Vec::new(),
-            frames: vec![Frame { dir: top, end: 0, leave: Leave::Nothing }],
+            frames: vec![Frame { dir: top, end: 0, group, leave: Leave::Nothing }],
             open: None,
             finished: is_unordered.then(HashSet::new),
             temporaries: 0,
@@ -105,7 +108,11 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn top(&self) -> &T::Dir {
-        &self.frames.last().expect("the first frame stays").dir
+        &self.last_frame().dir
+    }
+
+    fn last_frame(&self) -> &Frame<T::Dir> {
+        self.frames.last().expect("the first frame stays")
     }
 
     /// Goes to a directory, which need not exist.
@@ -144,7 +151,8 @@ impl<'a, T: Target> Writer<'a, T> {
             self.current.push(b'/');
         }
         self.current.extend_from_slice(name);
-        self.frames.push(Frame { dir, end: self.current.len(), leave });
+        let group = given_group(&self.target, &dir, self.keep);
+        self.frames.push(Frame { dir, end: self.current.len(), group, leave });
     }
 
     /// A directory that got its times and is entered again must get them again.
@@ -237,7 +245,8 @@ impl<'a, T: Target> Writer<'a, T> {
                 return Ok(Outcome::Skipped);
             }
         }
-        let attrs = if is_new { self.keep.attrs(meta) } else { self.keep.attrs_of_old(meta) };
+        let group = self.last_frame().group;
+        let attrs = if is_new { self.keep.attrs_of_new(meta, group) } else { self.keep.attrs_of_old(meta) };
         let outcome = if is_new { Outcome::Done } else { self.merged(meta, &attrs) };
         let frame = self.frames.last_mut().expect("the first frame stays");
         frame.leave = Leave::Finish { attrs, xattrs: xattrs.to_vec() };
@@ -265,7 +274,7 @@ impl<'a, T: Target> Writer<'a, T> {
     ) -> Result<Placed<T::File>, Fault> {
         let (parent, name) = path::split(path);
         self.enter(parent)?;
-        let mut attrs = self.keep.attrs(meta);
+        let mut attrs = self.keep.attrs_of_new(meta, self.last_frame().group);
         match make(&self.target, self.top(), name, &attrs) {
             Ok(file) => {
                 let (is_replacement, is_rewritten) = (false, false);
@@ -324,7 +333,9 @@ impl<'a, T: Target> Writer<'a, T> {
         if self.rules.existing == Existing::Refuse {
             let next = match self.rules.linking {
                 Some(_) => "give -f to replace it, or -n to leave it",
-                None => "give --update, --replace or --skip-existing, or choose another target",
+                None => {
+                    "give --update, --replace or --skip-existing, which keeps incomplete files too, or choose another target"
+                }
             };
             return Err(Fault::Entry(Failure::new(place, "is there already", next).into()));
         }
@@ -368,7 +379,8 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    /// Of a file that stays: whether it looks like the one that was to come.
+    /// Of a file that stays: whether it looks like the one that was to come. It may be the part of it that a run has left which was
+    /// killed; and further names that follow must not become names of another file.
     fn skipped(&self, path: &[u8], meta: &Meta) -> Outcome {
         let is_same = |found: Found| {
             let is_alike = found.file_type == meta.file_type() && found.mtime == meta.mtime;
@@ -416,7 +428,7 @@ impl<'a, T: Target> Writer<'a, T> {
             let there = self.target.find(self.top(), name).map_err(|error| self.fault(path, error))?;
             let source = self.target.find(from.0, from.1).map_err(|error| self.fault(source, error))?;
             if there.is_some() && id(there) == id(source) {
-                return Ok(Outcome::Skipped);
+                return Ok(Outcome::Same);
             }
         }
         match self.target.link(from, (self.top(), name)) {
@@ -437,10 +449,10 @@ impl<'a, T: Target> Writer<'a, T> {
         let placed = self.place(path, meta, Kind::HardLink, |target, dir, name, _| {
             target.link((elsewhere.as_ref().unwrap_or(dir), source), (dir, name)).map(|()| None)
         })?;
-        Ok(self.outcome(&placed))
+        Ok(self.outcome(&placed, path, meta))
     }
 
-    fn outcome(&self, placed: &Placed<T::File>) -> Outcome {
+    fn outcome(&self, placed: &Placed<T::File>, path: &[u8], meta: &Meta) -> Outcome {
         match placed {
             Placed::Made { backup: Some(_), .. } => Outcome::Done,
             Placed::Made { is_replacement: true, is_rewritten, .. }
@@ -450,7 +462,7 @@ impl<'a, T: Target> Writer<'a, T> {
             }
             Placed::Made { .. } => Outcome::Done,
             Placed::Spared => Outcome::Same,
-            Placed::Skipped => Outcome::Skipped,
+            Placed::Skipped => self.skipped(path, meta),
         }
     }
 
@@ -458,7 +470,7 @@ impl<'a, T: Target> Writer<'a, T> {
     fn sparse(&mut self, path: &[u8], meta: &Meta, data: &[u8], xattrs: &[u8]) -> Result<Outcome, Fault> {
         let make = |target: &T, dir: &T::Dir, name: &[u8], _: &Attrs| target.make_file(dir, name).map(Some);
         let placed = self.place(path, meta, Kind::Plain, make)?;
-        let outcome = self.outcome(&placed);
+        let outcome = self.outcome(&placed, path, meta);
         self.note_backup(&placed);
         if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
             let (name, xattrs) = (path::split(path).1.to_vec(), xattrs.to_vec());
@@ -489,7 +501,7 @@ impl<'a, T: Target> Writer<'a, T> {
             }
         };
         self.note_backup(&placed);
-        Ok(if is_there.get() { Outcome::Skipped } else { self.outcome(&placed) })
+        Ok(if is_there.get() { Outcome::Same } else { self.outcome(&placed, path, meta) })
     }
 
     /// Remembers, for whoever tells of this entry, under which name what it replaced is kept.
@@ -521,6 +533,11 @@ impl<'a, T: Target> Writer<'a, T> {
         let mut names = directory[known.end..].split(|&byte| byte == b'/').filter(|name| !name.is_empty());
         names.try_fold(known.dir.clone(), |dir, name| self.target.open_dir(&dir, name))
     }
+}
+
+/// The group that what is made in a directory gets from it, unless all that is new has what the source has.
+fn given_group<T: Target>(target: &T, dir: &T::Dir, keep: Keep) -> Option<u32> {
+    keep.inherits().then(|| target.given_group(dir)).flatten()
 }
 
 /// Refusals that the next file would meet too.
@@ -607,11 +624,7 @@ impl<T: Target> Sink for Writer<'_, T> {
             })?,
             Body::Unread => return self.unread(&path, meta),
         };
-        let outcome = match self.outcome(&placed) {
-            // Further names may follow it, which must not become names of another file.
-            Outcome::Skipped if entry.link.is_some() => self.skipped(&path, meta),
-            outcome => outcome,
-        };
+        let outcome = self.outcome(&placed, &path, meta);
         self.note_backup(&placed);
         if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
             let name = path::split(&path).1.to_vec();

@@ -2,6 +2,7 @@
 
 mod online;
 
+use crate::ask::Asker;
 use crate::context::Context;
 use crate::failure::{At, Failure, Kind, SUPERBLOCK_NEXT, TRUNCATED_NEXT, image_name};
 use crate::interrupt::Interrupted;
@@ -20,7 +21,7 @@ use myriad_format::choices;
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -263,7 +264,8 @@ impl Fsck {
             self.print_findings(&mut context.out(), &report)?;
             context.out().finish()?;
             let holds = opened.other.map_or(String::new(), |what| format!("holds {what}, which repair writes over; "));
-            if ask(&format!("{}: {holds}{}. Repair?", opened.name, count(report.finding_count, "finding")))? {
+            let found = count(report.finding_count, "finding");
+            if Asker::default().ask(context, &format!("{}: {holds}{found}. Repair [y/N]", opened.name))? {
                 report = self.check(context, opened, How::Repair)?;
             }
         }
@@ -436,13 +438,6 @@ impl Fsck {
 /// A line with names from the volume in it, which may hold anything.
 fn line(out: &mut Output, text: &str) -> io::Result<()> {
     if needs_quotes(text.as_bytes()) { writeln!(out, "{}", Shown(text.as_bytes())) } else { writeln!(out, "{text}") }
-}
-
-fn ask(question: &str) -> Result<bool> {
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn status(report: &Report) -> Status {

@@ -8,6 +8,7 @@ use crate::status::Status;
 use crate::verb::{Command, Example};
 use crate::volume::{Live, Place, check_is_image, recognise};
 use anyhow::Result;
+use myriad_engine::{Errno, Error};
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::real_path;
 use std::fs::File;
@@ -43,7 +44,11 @@ impl Command for Sync {
             if self.targets.is_empty() {
                 for daemon in control::all()? {
                     context.check()?;
-                    context.tolerate(sync_mounted(context, &changes, &daemon))?;
+                    let synced = sync_mounted(context, &changes, &daemon);
+                    // One that has gone since it was found has nothing left to sync.
+                    if synced.is_ok() || !daemon.has_gone()? {
+                        context.tolerate(synced)?;
+                    }
                 }
             }
             for target in &self.targets {
@@ -83,11 +88,28 @@ fn sync(context: &Context, changes: &Changes<'_>, target: &Path) -> Result<()> {
 
 fn sync_mounted(context: &Context, changes: &Changes<'_>, daemon: &Daemon) -> Result<()> {
     let status = &daemon.status;
+    let place = image_name(&status.mount_point);
     // First what the kernel keeps back; it may not hand the call on to the daemon.
-    let files = Live::open(&status.mount_point, &status.device).at(image_name(&status.mount_point))?;
-    files.sync().at(image_name(&status.mount_point))?;
+    match seen(daemon)? {
+        Some(files) => files.sync().at(&place)?,
+        None if daemon.is_mounted()? || daemon.is_elsewhere()? => {
+            let what = "cannot be seen from here, so what the kernel keeps back of it was not synced";
+            context.note(&format!("myriad: {place}: {what}; run myriad sync where it can be seen"));
+        }
+        // Unmounted, and still in use: the kernel has nothing that it could be asked for.
+        None => {}
+    }
     daemon.ask_for_long(Request::Sync, || context.check())?;
     tell(changes, &status.image)
+}
+
+/// The files of a mount, unless it is in another mount namespace, or something else is mounted over it.
+fn seen(daemon: &Daemon) -> Result<Option<Live>> {
+    let Some(mount) = daemon.mount()? else { return Ok(None) };
+    match Live::open(&mount.mount_point, &mount.device) {
+        Err(Error::Refused(Errno::NXIO | Errno::NOENT | Errno::NOTDIR)) => Ok(None),
+        files => files.map(Some).at(image_name(&mount.mount_point)),
+    }
 }
 
 fn tell(changes: &Changes<'_>, image: &Path) -> Result<()> {

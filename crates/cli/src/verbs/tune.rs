@@ -72,7 +72,10 @@ impl Command for Tune {
             return Ok(Status::OK);
         }
         match &daemon {
-            Some(daemon) => drop(daemon.ask(Request::Tune { settings: self.settings.clone() })?),
+            // A label is durable when the answer comes.
+            Some(daemon) => {
+                daemon.ask_for_long(Request::Tune { settings: self.settings.clone() }, || context.check())?;
+            }
             None => self.change_closed(&changes)?,
         }
         let after = self.values(daemon.as_ref())?;

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::closing::Closing;
-use crate::mount::control::{self, Daemon, Request, await_reply};
+use crate::mount::control::{self, Daemon, await_reply};
 use crate::mount::users;
 use crate::status::Status;
 use crate::verb::{Command, Example};
@@ -75,11 +75,11 @@ impl Umount {
         let place = image_name(&mount.mount_point);
         // Before, because its daemon may be gone right after.
         let watch = match &daemon {
-            Some(daemon) if !self.lazy => Some(daemon.follow(Request::Watch)?.1),
+            Some(daemon) if !self.lazy => daemon.watch()?,
             _ => None,
         };
-        // A daemon that nobody here can ask shows by its lock that it has closed the image.
-        let closing = match &daemon {
+        // A daemon that nobody here can ask, or that has no room for one more who waits, shows by its lock that it has closed the image.
+        let closing = match &watch {
             None if !self.lazy && !self.force => Closing::of(&mount).ok(),
             _ => None,
         };
@@ -94,8 +94,7 @@ impl Umount {
                 Some(closing) => return await_closing(context, &mount, &closing),
                 None if self.lazy || self.force => return Ok(()),
                 None => {
-                    let what =
-                        "unmounted, but whether its daemon, which is not found, has closed the volume cannot be told";
+                    let what = "unmounted, but whether its daemon has closed the volume cannot be told";
                     context.note(&format!("myriad: {place}: {what}"));
                     return Ok(());
                 }

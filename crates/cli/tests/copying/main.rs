@@ -283,6 +283,49 @@ fn parents_of_what_is_not_copied_are_not_made() {
     assert_eq!(place.line(&format!("cat vol.img:/t{}", absolute.display())).ok().text(), "x\n");
 }
 
+/// A slash behind the new name, or directories that were still to be made, and it was copied until the volume was full.
+#[test]
+fn no_directory_is_copied_into_itself() {
+    let Some(place) = MountPlace::with_volume(16 << 20) else { return };
+    shell(&place, "mkdir -p s/c/d; echo x > s/c/f; ln -s c/d s/way");
+    place.line("import -q s vol.img:/s").ok();
+    for is_mounted in [false, true] {
+        if is_mounted {
+            place.mount("");
+        }
+        for line in [
+            "cp -r TOPs TOPs",
+            "cp -r TOPs TOPs/new",
+            "cp -r TOPs TOPs/new/",
+            "cp -r TOPs/ TOPs/c/new//",
+            "cp -r TOPs/c/. TOPs/c/d/",
+            "cp -rT TOPs/c TOPs/c/d/",
+            "cp -r TOPs/c TOPs/way/",
+            "cp -rT TOPs/c TOPs/way/new/",
+            "cp -r --parents TOPs/c TOPs/c",
+            "cp -r --parents TOPs/c TOPs/c/d",
+            "cp -r --parents TOPs/c TOPs/c/d/",
+            "cp -r vol.img:/ vol.img:/backup",
+            "cp -r vol.img:/ vol.img:/backup/",
+            "cp -r vol.img:/. vol.img:/s/c/d/",
+            "cp -rT vol.img:/ vol.img:/s/new/",
+        ] {
+            for top in ["vol.img:/", ""] {
+                place.line(&line.replace("TOP", top)).expect(1, &["one inside the other"]);
+            }
+        }
+        // What begins like it is another directory.
+        let beside = format!("vol.img:/s2{is_mounted}/");
+        place.line(&format!("cp -r vol.img:/s {beside}")).ok();
+        place.line(&format!("cp -r --parents vol.img:/s/c {beside}c")).ok();
+        place.line(&format!("rm -r {beside}")).ok();
+        assert_eq!(place.line("find vol.img --json").ok().lines().len(), 6);
+    }
+    place.umount();
+    place.assert_sound();
+    assert_eq!(look(&place.path("s")).len(), 5);
+}
+
 /// Blocks of 512 bytes, as cp(1) makes of the same.
 #[test]
 fn holes_are_found_kept_or_filled() {

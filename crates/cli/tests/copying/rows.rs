@@ -43,11 +43,12 @@ pub const SETUP: &str = r#"
     echo 1 > "s/odd/x y"; echo 2 > "s/odd/it's"; echo 3 > "s/odd/$(printf 'n\nl')"; echo 4 > 's/odd/it'"'"'s $5'
     ln -s a s/link; ln -s d s/dlink; ln -s none s/dangling
     ln -s ../a s/links/a; ln -s ../d s/links/d; echo p > s/links/plain
-    mkfifo s/fifo
+    mkfifo s/fifo; mkdir -p t/shared/d; chmod 2775 t/shared; chmod 755 t/shared/d
     echo ta > t/a; echo tb > t/b; chmod 600 t/b; echo told > t/old; echo tnew > t/new; echo tc > t/d/c; echo z > t/d/z
     chmod 700 t/d; echo target > t/target; ln -s target t/tolink; ln -s none t/dangling; ln -s d t/todir
     echo kept > t/kept; echo 3 > 't/kept.~3~'; echo x > 't/kept.~9'; echo locked > t/locked; chmod 400 t/locked; mkfifo t/pipe
-    if [ "$(id -u)" = 0 ]; then chown 12:34 t/b s/own s/suid; chmod 4755 s/suid; chmod 640 s/own; fi
+    if [ "$(id -u)" = 0 ]; then chown 12:34 t/b s/own s/suid; chmod 4755 s/suid; chmod 640 s/own
+        chgrp 77 t/shared; chmod 2775 t/shared; fi
     find s t -exec touch -h -d '2010-01-01 00:00:00.5' {} +
     touch -d '2005-01-01' s/old t/new; touch -d '2015-01-01' s/new t/old
 "#;
@@ -261,6 +262,22 @@ pub const ROWS: &[Row] = &[
     row("--parents --preserve=mode s/d/e/f t"),
     row("--parents --no-preserve=mode s/d/e/f t"),
     inside(row("--parents -lv s/d/e/f t")),
+    // Into a directory whose group is that of all that is made in it.
+    row("-v s/a s/run s/own t/shared"),
+    row("-v s/a t/shared/d"),
+    row("-rv s/d s/odd s/links s/fifo t/shared"),
+    row("-rv s/d t/shared/fresh"),
+    row("-rvT s/d t/shared/d"),
+    row("-rv s/d/. t/shared"),
+    row("-rdv s/hard t/shared"),
+    row("-av s/d t/shared"),
+    row("-rpv s/d t/shared"),
+    row("-r --preserve=mode s/d t/shared"),
+    row("-r --preserve=timestamps s/d t/shared"),
+    row("-r --no-preserve=mode s/d s/suid t/shared"),
+    row("--parents -rv s/d/e t/shared"),
+    row("--parents -v s/d/e/f t/shared"),
+    inside(row("-rlv s/d t/shared")),
     // Where to.
     row("-v -t t s/a s/b"),
     row("-v s/a s/b -t t/d"),

@@ -287,6 +287,7 @@ fn summaries_have_all_their_fields() {
         "others",
         "bytes",
         "skipped",
+        "differing",
         "left_out",
         "deleted",
         "unreadable",

@@ -1,7 +1,10 @@
 //! `find` beside find(1).
 
+use super::common::mount::{Signal, kill, wait_until};
 use super::{Bench, Row, other, other_sorted, row, sorted};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 const ROWS: &[Row] = &[
     sorted("find @"),
@@ -226,6 +229,23 @@ fn what_find_prints_other_verbs_take() {
         assert_eq!(place.line("find vol.img:/heap -type f").ok().lines().len(), left, "{line}");
     }
     place.assert_sound();
+}
+
+/// A read that waits goes on when a signal comes: only a second one ended it.
+#[test]
+fn a_signal_ends_a_question() {
+    let bench = Bench::new();
+    let mut command = bench.place.command(super::PROGRAM, &["find", "vol.img:/t/a.c", "-ok", "false", "{}", ";"]);
+    let mut find = command.stdin(Stdio::piped()).spawn().unwrap();
+    // Nobody answers.
+    let _answers = find.stdin.take().unwrap();
+    let mut asked = Vec::new();
+    BufReader::new(find.stderr.as_mut().unwrap()).read_until(b'?', &mut asked).unwrap();
+    assert_eq!(String::from_utf8_lossy(&asked), "< false vol.img:/t/a.c > ?");
+    kill(find.id() as i32, Signal::INT);
+    wait_until("it ends", || find.try_wait().unwrap().is_some());
+    super::answer(find).expect(130, &["interrupted"]);
+    bench.place.assert_sound();
 }
 
 #[test]

@@ -51,6 +51,14 @@ impl Daemon {
         exchange(&self.socket, request)?.ok_or_else(|| self.gone())
     }
 
+    /// The connection on which it will say that it has closed the volume; `None` if it lets nobody else wait for that.
+    pub fn watch(&self) -> Result<Option<Stream>> {
+        let line = Request::Watch.line();
+        let answer = until_let_in(|| Ok(()), || exchange_once(&self.socket, &line))?;
+        let answer = answer.ok_or_else(|| self.gone())?;
+        Ok(answer.ok().map(|(_, stream)| stream))
+    }
+
     /// Has the daemon hold the state of this moment for as long as the connection lasts. Before-images go to `file`.
     pub fn hold(&self, file: &File, keep_waiting: impl Fn() -> Result<()>) -> Result<(Value, UnixStream)> {
         let send = |stream: &mut UnixStream| descriptor::send(stream, Request::Hold.line().as_bytes(), file);
@@ -84,6 +92,11 @@ impl Daemon {
         }
     }
 
+    /// Whether nobody answers for it any more.
+    pub fn has_gone(&self) -> Result<bool> {
+        Ok(connect_to_ours(&self.socket)?.is_none())
+    }
+
     fn gone(&self) -> anyhow::Error {
         let place = image_name(&self.status.mount_point);
         Failure::new(place, format!("process {}, which had it mounted, has gone", self.status.pid), "").into()
@@ -95,7 +108,7 @@ impl Daemon {
     }
 
     /// Whether it serves a mount that cannot be seen from here, in a mount namespace of its own.
-    fn is_elsewhere(&self) -> Result<bool> {
+    pub fn is_elsewhere(&self) -> Result<bool> {
         if self.is_mounted()? {
             return Ok(false);
         }
@@ -335,7 +348,7 @@ pub fn or_elsewhere(image: &Path, error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Waits until daemons that have an image open but no longer mounted have closed it.
-pub fn await_closing(image: &Path) -> Result<()> {
+pub fn await_closing(image: &Path, keep_waiting: impl Fn() -> Result<()>) -> Result<()> {
     for daemon in of_image(image)? {
         // Who is mounted elsewhere may be so for ever.
         if daemon.is_mounted()? || daemon.is_elsewhere()? {
@@ -344,7 +357,7 @@ pub fn await_closing(image: &Path) -> Result<()> {
         // One that has gone since it was found has closed it.
         if let Some((_, stream)) = exchange(&daemon.socket, Request::Watch)? {
             // Whether it could is the business of whoever unmounted it.
-            let _ = await_reply(stream, || Ok(()))?;
+            let _ = await_reply(stream, &keep_waiting)?;
         }
     }
     Ok(())

@@ -12,6 +12,8 @@ use crate::verbs::tune::{tune_volume, values};
 use anyhow::Result;
 use myriad_device::FileDevice;
 use myriad_fuse::{Handle, mounts};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs::{File, Permissions};
@@ -140,6 +142,15 @@ enum Watchers {
     Told(String),
 }
 
+impl Watchers {
+    /// Whether one more may wait. Those who do not wait any more, as after an unmount of what is in use, make room.
+    fn have_room(&mut self) -> bool {
+        let Self::Waiting(waiting) = self else { return true };
+        waiting.retain(|watcher| !has_hung_up(watcher));
+        waiting.len() < WATCHERS_MAX
+    }
+}
+
 impl Shared {
     fn welcome(self: &Arc<Self>, mut stream: UnixStream) {
         let peer = rustix::net::sockopt::socket_peercred(&stream);
@@ -200,7 +211,7 @@ impl Shared {
 
     fn watch(&self, mut stream: UnixStream) -> io::Result<()> {
         let mut watchers = self.watchers.lock().expect("nobody panics holding it");
-        if matches!(&*watchers, Watchers::Waiting(waiting) if waiting.len() >= WATCHERS_MAX) {
+        if !watchers.have_room() {
             return stream.write_all(reply(Err("too many commands wait for the volume".into())).as_bytes());
         }
         // Under the lock, so that the second reply cannot overtake it.
@@ -250,6 +261,16 @@ impl Shared {
         self.mounted.handle.set_request_log(None);
         self.is_logging.store(false, Ordering::Release);
         result
+    }
+}
+
+/// Whether the peer, which has nothing more to say, has closed its end.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    match recv(stream, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, length)) => length == 0,
+        Err(Errno::AGAIN | Errno::INTR) => false,
+        // It was reset.
+        Err(_) => true,
     }
 }
 
@@ -340,6 +361,17 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn who_has_gone_makes_room_for_who_wants_to_wait() {
+        let (kept, peers): (Vec<_>, Vec<_>) = (0..WATCHERS_MAX).map(|_| UnixStream::pair().unwrap()).unzip();
+        let mut watchers = Watchers::Waiting(kept);
+        assert!(!watchers.have_room());
+        drop(peers);
+        assert!(watchers.have_room());
+        assert!(matches!(watchers, Watchers::Waiting(waiting) if waiting.is_empty()));
+        assert!(Watchers::Told(String::new()).have_room());
     }
 
     #[test]

@@ -30,21 +30,11 @@ pub fn check_apart(source: &Side, target: &Side, name: Option<&[u8]>, as_such: b
             if session.stat(&to.path).is_ok_and(|there| there.ino == stat.ino) {
                 return same();
             }
-            let above = match path::split(&to.path).0 {
-                b"" => b"/".to_vec(),
-                above => above.to_vec(),
-            };
-            let directory = Place { path: above, ..to };
-            if stat.is_dir()
-                && let Ok(node) = session.resolve(&directory.path)
-            {
-                return match is_inside(session, node, stat.node()) {
-                    Ok(true) => same(),
-                    Ok(false) => Ok(()),
-                    Err(error) => Err(error).at(directory),
-                };
+            if !stat.is_dir() {
+                return Ok(());
             }
-            Ok(())
+            let (directory, node) = nearest_above(session, &to)?;
+            if is_inside(session, node, stat.node()).at(directory)? { same() } else { Ok(()) }
         }
         _ => {
             let Some(from) = source.host_path() else { return Ok(()) };
@@ -74,11 +64,27 @@ pub fn check_apart(source: &Side, target: &Side, name: Option<&[u8]>, as_such: b
             }
             let from = from.canonicalize().at(source.operand())?;
             let absolute = std::path::absolute(&to).at(image_name(&to))?;
-            let real = to.canonicalize().or_else(|_| {
-                let parent = absolute.parent().unwrap_or(Path::new("/")).canonicalize()?;
-                Ok::<_, std::io::Error>(parent.join(absolute.file_name().unwrap_or_default()))
-            });
-            if real.is_ok_and(|real| real.starts_with(&from)) { same() } else { Ok(()) }
+            // Directories between what is there and the new name are still to be made.
+            let real = absolute.ancestors().find_map(|above| above.canonicalize().ok());
+            if real.is_some_and(|real| real.starts_with(&from)) { same() } else { Ok(()) }
+        }
+    }
+}
+
+/// The nearest directory above a place that is there. Those between are still to be made.
+fn nearest_above(session: &Session, place: &Place) -> Result<(Place, Node)> {
+    let mut path = &place.path[..];
+    loop {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        path = path::split(&path[..end]).0;
+        let above = if path.is_empty() { b"/" } else { path };
+        let directory = Place { path: above.to_vec(), ..place.clone() };
+        match session.resolve(&directory.path) {
+            Err(_) if !path.is_empty() => {}
+            node => {
+                let node = node.at(&directory)?;
+                return Ok((directory, node));
+            }
         }
     }
 }

@@ -134,7 +134,10 @@ impl<T: Target> Made<T> {
     /// Gives them their attributes: what is in them is done, so their times and modes can be what they are to be.
     pub fn finish(&self, parents: &[Parent], keep: Keep) -> Result<()> {
         for ((dir, is_new), parent) in self.directories.iter().zip(parents).rev() {
-            let attrs = if *is_new { keep.attrs(&parent.meta) } else { keep.attrs_of_old(&parent.meta) };
+            let attrs = match is_new {
+                true => keep.attrs_of_new(&parent.meta, self.target.given_group(dir)),
+                false => keep.attrs_of_old(&parent.meta),
+            };
             self.target.finish_dir(dir, &attrs, &keep.xattrs(&parent.xattrs)).at(Shown(&parent.operand))?;
         }
         Ok(())

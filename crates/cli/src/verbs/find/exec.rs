@@ -1,7 +1,8 @@
 //! `-exec` and `-ok`: commands about what was found.
 
+use crate::ask::Asker;
 use crate::context::Context;
-use crate::failure::{At, Failure, host_error};
+use crate::failure::{Failure, host_error};
 use crate::show::name::Shown;
 use anyhow::Result;
 use std::ffi::{OsStr, OsString};
@@ -88,14 +89,10 @@ pub fn run(context: &Context, words: &[OsString], has_input: bool) -> Result<boo
     Ok(status.success())
 }
 
-/// Asks whether to run a command. Only a line that begins with y is a yes.
-pub fn is_wanted(words: &[OsString]) -> Result<bool> {
+/// Asks whether to run a command.
+pub fn is_wanted(context: &Context, asker: &Asker, words: &[OsString]) -> Result<bool> {
     let shown: Vec<String> = words.iter().map(|word| Shown(word.as_bytes()).to_string()).collect();
-    let mut stderr = std::io::stderr();
-    write!(stderr, "< {} > ? ", shown.join(" ")).and_then(|()| stderr.flush()).at("standard error")?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).at("standard input")?;
-    Ok(line.trim_start().starts_with(['y', 'Y']))
+    asker.ask(context, &format!("< {} > ", shown.join(" ")))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::exec::{self, Batch, Exec};
 use super::expression::{Action, Expression, Moment, Plan, Test};
 use super::found::{Found, followed};
 use super::print;
+use crate::ask::Asker;
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::show::name::join;
@@ -83,6 +84,7 @@ pub struct Search<'a> {
     owners: Owners,
     /// Files for each `-exec ... +`.
     batches: Vec<Batch>,
+    asker: Asker,
     /// The directory in hand is not entered.
     prunes: bool,
     quits: bool,
@@ -100,6 +102,7 @@ impl<'a> Search<'a> {
             searched,
             owners: Owners::default(),
             batches,
+            asker: Asker::default(),
             prunes: false,
             quits: false,
         }
@@ -425,7 +428,7 @@ impl<'a> Search<'a> {
             return Ok(true);
         }
         let words = exec.words_for(&place);
-        if exec.asks && !exec::is_wanted(&words)? {
+        if exec.asks && !exec::is_wanted(self.context, &self.asker, &words)? {
             return Ok(false);
         }
         self.searched.close()?;

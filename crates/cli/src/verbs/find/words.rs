@@ -162,7 +162,7 @@ pub fn takes_command(word: &Word) -> bool {
 }
 
 /// Options of the verb that may stand anywhere, and whether a value follows.
-const OPTIONS: [(&str, bool); 7] = [
+const OPTIONS: [(&str, bool); 8] = [
     ("--json", false),
     ("--quiet", false),
     ("-q", false),
@@ -170,6 +170,8 @@ const OPTIONS: [(&str, bool); 7] = [
     ("-h", false),
     ("--cachesize", true),
     ("--log-device", true),
+    // Its value, if it has one, is in the same word.
+    ("--wait", false),
 ];
 
 /// Puts a command line `find OPTIONS PLACES EXPRESSION` in the order that the parser knows: `find OPTIONS PLACES --
@@ -237,6 +239,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_option_of_the_verb_may_stand_anywhere() {
+        let verb = <super::super::Find as clap::Args>::augment_args(clap::Command::new("find"));
+        for argument in verb.get_arguments() {
+            let Some(long) = argument.get_long() else { continue };
+            let takes_next = argument.get_action().takes_values() && !argument.is_require_equals_set();
+            let option = format!("--{long}");
+            assert!(OPTIONS.contains(&(&*option, takes_next)), "{option}");
+        }
+    }
+
+    #[test]
     fn command_lines_are_arranged() {
         for (line, arranged) in [
             ("find v.img", "find v.img"),
@@ -249,6 +262,8 @@ mod tests {
             ("find v.img -exec a -q {} + -q", "find -q v.img -- -exec a -q {} +"),
             ("find --cachesize 1M v.img -x y", "find --cachesize 1M v.img -- -x y"),
             ("find v.img -L", "find -L v.img"),
+            ("find v.img -type f --wait", "find --wait v.img -- -type f"),
+            ("find --wait=5 v.img -name x", "find --wait=5 v.img -- -name x"),
         ] {
             let words = format!("myriad {line}").split(' ').map(OsString::from).collect();
             let found: Vec<String> = arrange(words, 1).into_iter().map(|word| word.into_string().unwrap()).collect();
