@@ -407,9 +407,9 @@ impl Tree {
         Ok(true)
     }
 
-    /// Reads what a removal of the record at `key` has to read.
-    pub fn read_ahead_of_remove<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<()> {
-        self.removal(store, key).map(drop)
+    /// Reads what a removal of the record at `key` has to read. `false` if there is none.
+    pub fn read_ahead_of_remove<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<bool> {
+        Ok(self.removal(store, key)?.is_some())
     }
 
     #[inline(always)]
