@@ -407,9 +407,9 @@ impl Tree {
         Ok(true)
     }
 
-    /// Reads what a removal of the record at `key` has to read.
-    pub fn read_ahead_of_remove<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<()> {
-        self.removal(store, key).map(drop)
+    /// Reads what a removal of the record at `key` has to read. `false` if there is none.
+    pub fn read_ahead_of_remove<S: BlockRead>(&self, store: &mut S, key: u64) -> Result<bool> {
+        Ok(self.removal(store, key)?.is_some())
     }
 
     #[inline(always)]
@@ -427,8 +427,27 @@ impl Tree {
             }
             fates[usize::from(level)] = fate;
             count = parent.count;
+            if level + 1 == self.level && count == 2 && matches!(fate, Fate::Goes) {
+                self.visit_next_roots(store, parent)?;
+            }
         }
         Ok(Some(Removal { path, leaf: leaf.block, at, fates }))
+    }
+
+    /// Visits what becomes the root when the root, of two children, loses the one that `root` leads to: of the children's neighbours nobody has
+    /// looked at this one. Should it have a single child itself, that is the root then.
+    #[cold]
+    fn visit_next_roots<S: BlockRead>(&self, store: &mut S, root: Step) -> Result<()> {
+        let limit = store.geometry().block_count;
+        let mut level = self.level;
+        let mut next = self.visit(store, root.block, level, |node| Ok(Some(node.child(1 - root.index, limit)?)))?;
+        while let Some(block) = next {
+            level -= 1;
+            next = self.visit(store, block, level, |node| {
+                if level > 0 && node.count == 1 { Ok(Some(node.child(0, limit)?)) } else { Ok(None) }
+            })?;
+        }
+        Ok(())
     }
 
     /// Removes the record at `key`; `false` if there is none. Nodes that become empty are freed, and small neighbours
@@ -679,7 +698,7 @@ impl Tree {
         })
     }
 
-    /// Takes away roots with a single child; a root without any becomes an empty leaf.
+    /// Takes away roots with a single child; a root without any becomes an empty leaf. The removal has visited all of them.
     fn lower_root<S: BlockStore>(&mut self, store: &mut S, freed: &mut Vec<FsBlock>) -> Result<()> {
         let limit = store.geometry().block_count;
         while self.level > 0 {

@@ -266,6 +266,10 @@ fn write_part(
         volume.commit_now()?;
         volume.files.is_over_bound.store(false, Ordering::Relaxed);
     }
+    if file.writes_through(volume.epoch.current()) {
+        // What it takes is flushed before it returns. If the host has no room to begin that, nothing is taken.
+        drop(volume.begin_giving(0)?);
+    }
     let put = || {
         let mut data = file.data.write();
         data.passing = passing;
@@ -301,18 +305,28 @@ fn write_part(
         }
         written => written?,
     };
-    match settle_write(volume, file) {
-        // What was taken is in the file. It stays dirty until the host has room; the next write is refused, and whoever syncs is told.
-        Err(Error::HostFull(_)) => volume.files.is_over_bound.store(true, Ordering::Relaxed),
-        settled => settled?,
-    }
+    settle_write(volume, file)?;
     Ok(written)
 }
 
 /// Flushes what a write has put into pages, if that must not wait, and keeps dirty data within bounds.
 fn settle_write(volume: &Volume, file: &Arc<OpenFile>) -> Result<()> {
     let dirty = volume.files.dirty_pages.load(Ordering::Relaxed);
-    if volume.live.allocates_at_write() || file.writes_through(volume.epoch.current()) {
+    if file.writes_through(volume.epoch.current()) {
+        // Not for later, though it is in the file: the next checkpoint would show the cut, and nothing of what the write had answered for.
+        flush(volume, file)?;
+    }
+    match bound_dirty(volume, file, dirty) {
+        // What was taken is in the file. It stays dirty until the host has room; the next write is refused, and whoever syncs is told.
+        Err(Error::HostFull(_)) => volume.files.is_over_bound.store(true, Ordering::Relaxed),
+        bounded => bounded?,
+    }
+    Ok(())
+}
+
+/// Keeps dirty data, of which there were so many pages, within bounds.
+fn bound_dirty(volume: &Volume, file: &Arc<OpenFile>, dirty: u64) -> Result<()> {
+    if volume.live.allocates_at_write() {
         flush(volume, file)?;
     }
     if dirty > volume.limits.dirty_pages_max {

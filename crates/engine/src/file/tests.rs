@@ -180,6 +180,50 @@ fn a_file_cut_at_once_and_flushed_is_never_empty_once_written() {
     cut_and_write_under_a_reader(4, &[Step::Flush, Step::Commit, Step::Cut, Step::Flush, Step::Commit]);
 }
 
+/// A host without room kept a write from flushing what it had taken, and the write said that all was well. The next checkpoint for which
+/// there was room showed the cut: after power loss the old content was gone, and so was the new.
+#[test]
+#[cfg(debug_assertions)]
+fn a_file_cut_at_once_is_not_written_again_while_the_host_is_full() {
+    // A checkpoint, for which there is no room, is due before the write begins, or once it has begun.
+    for is_late in [false, true] {
+        let memory = Arc::new(MemoryDevice::new(16 << 20));
+        let device = Arc::new(FaultDevice::new(memory.clone()));
+        let volume = testing::volume(device.clone());
+        volume.write_superblock(state::IN_USE).unwrap();
+        let file = open(&volume, "file");
+        for i in 0..4 {
+            put(&volume, &file, &[1; 4096], 2 * i * 4096);
+        }
+        flush(&volume, &file).unwrap();
+        volume.commit_now().unwrap();
+        truncate(&volume, &Cred::root(), &file, 0).unwrap();
+        let mut written = Ok(0);
+        let mut rewrite = || written = write(&volume, &Cred::root(), &file, &[2; 5000], 0, false, false);
+        let fill = || {
+            volume.epoch.cost.add(&Cost { log_bytes: u64::MAX / 4, ..Cost::default() });
+            device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+        };
+        if is_late {
+            schedule::run(schedule::Turns { seed: 1, one_in: 1 }, vec![Box::new(rewrite), Box::new(fill)]);
+        } else {
+            fill();
+            rewrite();
+        }
+        assert!(matches!(written, Err(Error::HostFull(_))), "late: {is_late}, {written:?}");
+        // What is refused before it begins is not in the file.
+        assert_eq!(file.data.read().pages.len(), if is_late { 2 } else { 0 });
+        device.clear();
+        // Somebody else's.
+        volume.commit_now().unwrap();
+        let found = after_power_loss(&memory, "file");
+        assert!(found.is_empty() || found.len() == 7 * 4096, "{} bytes", found.len());
+        put(&volume, &file, b"new", 0);
+        volume.commit_now().unwrap();
+        assert!(after_power_loss(&memory, "file").starts_with(b"new"));
+    }
+}
+
 /// Entries of files that were cut stay for a checkpoint; of those that stay empty, some.
 #[test]
 fn entries_of_files_that_were_cut_go_in_the_end() {

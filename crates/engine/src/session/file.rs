@@ -97,8 +97,9 @@ impl File {
     /// Writes `buf` at `offset` (with `append`: at the end); returns the bytes written, fewer than all only when the
     /// volume became full, the largest size was reached, or an error came half-way. ENOSPC, EFBIG, EBADF.
     ///
-    /// After an error none of `buf` is in the file, with two exceptions: the volume was shut down; or the bytes had to be durable when
-    /// the write returned (order `sync`, or a handle that syncs), and are in the file without being so.
+    /// After an error none of `buf` is in the file, with two exceptions: the volume was shut down; or more had to be done for the bytes before
+    /// the write returned, and they are in the file without that. They had to be durable (order `sync`, or a handle that syncs); or the file had been
+    /// cut to nothing, and the host became full while they were taken.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.put(buf, offset, self.options.append)
     }

@@ -207,16 +207,46 @@ impl Trees {
         for other in joined.into_iter().flatten() {
             if other.0 + other.1 == start || other.0 == start + length {
                 (first, end) = (first.min(other.0), end.max(other.0 + other.1));
-                self.by_start.read_ahead_of_remove(store, key(other.0, other.1))?;
-                self.by_length.read_ahead_of_remove(store, key(other.1, other.0))?;
+                self.read_ahead_of_drop(store, other)?;
             }
         }
         self.by_start.get(store, key(first, end - first))?;
         self.by_length.get(store, key(end - first, first))?;
-        if self.reserve.count < self.reserve_need() {
-            self.by_length.first(store)?;
+        self.read_ahead_of_refill(pool, store)
+    }
+
+    /// Reads what [`Self::refill`] has to read of the extents that it takes from, as the trees are now.
+    fn read_ahead_of_refill<S: BlockRead>(&self, pool: &Pool, store: &mut S) -> Result<()> {
+        let mut missing = self.reserve_need().saturating_sub(self.reserve.count) as u32;
+        let mut at = 0;
+        while missing > 0
+            && let Some(record) = self.by_length.ceiling(store, at)?
+        {
+            let extent = self.decode_by_length(pool, &record)?;
+            let count = extent.1.min(missing);
+            self.read_ahead_of_take(store, extent, count)?;
+            missing -= count;
+            at = word(&record) + 1;
         }
         Ok(())
+    }
+
+    /// Reads what taking `count` blocks from the end of a free extent has to read. An error if the tree by start lacks it.
+    fn read_ahead_of_take<S: BlockRead>(&self, store: &mut S, extent: Free, count: u32) -> Result<()> {
+        if count == extent.1 {
+            return self.read_ahead_of_drop(store, extent);
+        }
+        // What is left of it stays where it is in that tree.
+        let found = self.by_start.get(store, key(extent.0, extent.1))?.is_some();
+        Ok(Self::expect(found, &self.by_start, extent)?)
+    }
+
+    /// Reads what [`Self::drop`] has to read of both trees. An error if one of them lacks the extent.
+    fn read_ahead_of_drop<S: BlockRead>(&self, store: &mut S, extent: Free) -> Result<()> {
+        let found = self.by_start.read_ahead_of_remove(store, key(extent.0, extent.1))?;
+        Self::expect(found, &self.by_start, extent)?;
+        let found = self.by_length.read_ahead_of_remove(store, key(extent.1, extent.0))?;
+        Ok(Self::expect(found, &self.by_length, extent)?)
     }
 
     /// Makes blocks free that lie where blocks can be free. An error if one is.
@@ -350,8 +380,10 @@ impl Trees {
     }
 
     /// Fills the reserve up to what the next operation may need. The blocks come from the end of the shortest free
-    /// extent, which stays the shortest and in its place by start: so refilling itself needs no node.
+    /// extent, which stays the shortest and in its place by start: so refilling itself needs no node. Of all extents that it takes
+    /// from it reads both trees before it changes one: it is the first change of an operation, which what cannot be read refuses.
     pub fn refill<S: BlockStore>(&mut self, pool: &mut Pool, store: &mut S) -> Result<()> {
+        self.read_ahead_of_refill(pool, store)?;
         while self.reserve.count < self.reserve_need() {
             let Some(record) = self.by_length.first(store)? else { break };
             let (start, length) = self.decode_by_length(pool, &record)?;

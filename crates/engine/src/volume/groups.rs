@@ -244,7 +244,8 @@ impl Volume {
         })
     }
 
-    /// As [`Self::allocate_extent`], for data: where it has checksums, in no group whose table of them cannot be read.
+    /// As [`Self::allocate_extent`], for data: where it has checksums, in no place of which the table of them cannot be read. For more than one
+    /// block, that too is ENOSPC: fewer may be free elsewhere.
     pub fn allocate_data(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         if !self.geometry.has_checksums {
             return self.allocate_extent(txn, goal, min, max);
@@ -260,7 +261,7 @@ impl Volume {
             })
         });
         match (found, unreadable) {
-            (Err(Error::Refused(Errno::NOSPC)), Some(error)) => Err(error),
+            (Err(Error::Refused(Errno::NOSPC)), Some(error)) if min == 1 => Err(error),
             (found, _) => found,
         }
     }
@@ -499,9 +500,11 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Cred, MkfsOptions};
     use crate::volume::{testing, transact};
+    use crate::{checksums, file};
     use myriad_check::{Options, check};
-    use myriad_device::MemoryDevice;
+    use myriad_device::{BlockDevice, MemoryDevice};
     use myriad_format::BlockKind;
     use myriad_format::group::{GroupHeader, HEADER_BLOCK};
     use myriad_format::superblock::state;
@@ -541,5 +544,44 @@ mod tests {
         let report = check(Arc::new(device.clone_image()), None, &Options::default()).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
         drop(files);
+    }
+
+    /// The only long run of free blocks was one whose checksums could not be read. That was the end of the flush, though there was room for
+    /// its data in pieces.
+    #[test]
+    fn data_goes_in_pieces_where_its_checksums_can_be_read() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let options = MkfsOptions { data_checksums: true, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        let volume = testing::open(device.clone());
+        assert_eq!(volume.geometry.ag_count, 1);
+        let (ag, at) = (AgNo(0), |block| volume.geometry.fs_block(AgNo(0), AgBlock(block)));
+        let file = testing::new_file(&volume, b"file");
+        let table = volume.geometry.checksum_of(at(2000)).0;
+        transact(&volume, 1, |txn| checksums::store(txn, at(2000), &[0])).unwrap();
+        transact(&volume, 1, |txn| {
+            let mut taken = Vec::new();
+            while let Some(found) = volume.with_group(txn, ag, |space, txn| space.allocate(txn, AgBlock(0), 1, 4096))? {
+                taken.push(found);
+            }
+            for block in taken.iter().flat_map(|&(start, length)| start.0..start.0 + length) {
+                // One in two, and the run.
+                if block % 2 == 0 || volume.geometry.checksum_of(at(block)).0 == table {
+                    volume.with_group(txn, ag, |space, txn| space.free(txn, AgBlock(block), 1))?;
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        volume.checkpointer.lock().settle(&volume).unwrap();
+        volume.cache.sweep(Sweep::Everything);
+        device.write(table.0 << volume.geometry.block_bits, &[0xee; 4096]).unwrap();
+        let content = [7; 4 * 4096];
+        file::write(&volume, &Cred::root(), &file, &content, 0, false, false).unwrap();
+        file::flush(&volume, &file).unwrap();
+        volume.commit_now().unwrap();
+        let mut read = [0; 4 * 4096];
+        assert_eq!(file::read(&volume, &file, &mut read, 0, false).unwrap(), read.len());
+        assert!(read == content);
     }
 }

@@ -387,7 +387,7 @@ impl<S: BlockStore, N: NodeSource<S>> Editor<'_, S, N> {
             match (head, tail) {
                 (None, None) => match self.remove(extent.file_block) {
                     Ok(()) => {}
-                    // So is this: a removal reads all that it has to before its first change.
+                    // So is this: a removal reads all that it has to before its first change, the next root included.
                     Err(_) if done > 0 => return Ok(Some(at)),
                     Err(error) => return Err(error),
                 },

@@ -19,6 +19,8 @@
 
 pub(super) mod cost;
 pub(super) mod forgotten;
+#[cfg(test)]
+mod tests;
 
 use super::checkpoint::{close_epoch, is_away, write_frames, write_images};
 use super::checkpointer::{Checkpointer, Homing, Pending};
@@ -331,6 +333,8 @@ impl Checkpointer {
             written.push(block);
         }
         volume.device_flush()?;
+        // Whoever has read such a block as it was before lays over it what the log has, and needs it for that until he leaves.
+        drop(volume.cache.gate.close());
         // From here on the log's tail may pass them.
         let mut overlay = volume.cache.overlay.write();
         for block in written {
