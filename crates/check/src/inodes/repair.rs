@@ -31,6 +31,8 @@ pub(crate) struct Salvage<'a> {
     pub record: &'a mut dyn FnMut(&[u8]),
     /// Where nodes are to be claimed: for which inode, and those that were.
     pub nodes: Option<(Ino, Vec<FsBlock>)>,
+    /// Blocks in the places of nodes to be claimed that do not say that they are such.
+    pub strangers: Vec<FsBlock>,
     pub damaged: bool,
     /// A node cannot be read as a whole, and nothing of it is missing: it has to be written elsewhere.
     pub is_worn: bool,
@@ -41,7 +43,7 @@ pub(crate) struct Salvage<'a> {
 /// A chain of attribute blocks, as far as it is right.
 #[derive(Default)]
 struct Chain {
-    /// Those that nobody else has.
+    /// Its blocks, which nobody else has.
     blocks: Vec<FsBlock>,
     /// Bytes of the list up to the end of each of the first of them.
     ends: Vec<usize>,
@@ -79,6 +81,15 @@ impl Visitor for Salvage<'_> {
         self.damaged = true;
     }
 
+    fn stranger(&mut self, block: FsBlock) {
+        if let Some((_, nodes)) = &mut self.nodes {
+            // It was claimed just now, for its reading. Whose it is, the maps that are still to come may say.
+            nodes.pop();
+            self.repair.blocks.release(block, 1);
+            self.strangers.push(block);
+        }
+    }
+
     fn part(&mut self, is_whole: bool) -> bool {
         self.is_worn |= is_whole;
         self.damaged |= !is_whole;
@@ -104,7 +115,22 @@ impl Repair<'_> {
         }
         self.items.sort_unstable_by_key(|item| item.ino);
         self.claim_roots();
+        self.claim_suspects();
         Ok(())
+    }
+
+    /// Keeps what is nobody's of the blocks that inodes on the device lead to, until none does any more. Not before all that is somebody's is known:
+    /// an inode that is older than what it names would take the blocks of another one.
+    fn claim_suspects(&mut self) {
+        for (ino, block) in std::mem::take(&mut self.suspects) {
+            if self.blocks.claim(block, 1).is_some() {
+                continue;
+            }
+            match self.maps.get_mut(&ino) {
+                Some(salvaged) => salvaged.nodes.push(block),
+                None => self.left.push((block, 1)),
+            }
+        }
     }
 
     /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
@@ -206,6 +232,7 @@ impl Repair<'_> {
                     repair: self,
                     record: &mut record,
                     nodes: Some((ino, Vec::new())),
+                    strangers: Vec::new(),
                     damaged: false,
                     is_worn: false,
                     followed: HashSet::new(),
@@ -217,6 +244,8 @@ impl Repair<'_> {
                 }
                 let map_damaged = salvage.damaged || salvage.is_worn;
                 nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
+                let strangers = salvage.strangers;
+                self.suspects.extend(strangers.into_iter().map(|block| (ino, block)));
                 damaged |= map_damaged;
             }
             Err(_) => damaged = true,
@@ -320,6 +349,7 @@ impl Repair<'_> {
             repair: self,
             record: &mut record,
             nodes: None,
+            strangers: Vec::new(),
             damaged: false,
             is_worn: false,
             followed: HashSet::new(),
@@ -385,24 +415,26 @@ impl Repair<'_> {
     }
 
     /// Reads and claims a chain, in which no name may be among `others`.
-    fn read_chain(&self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
+    fn read_chain(&mut self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
         let mut chain = Chain::default();
         let mut list = Vec::new();
         let mut buf = self.reader.new_buffer();
         let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
-            if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
+            if !fits || list.len() > LIST_MAX || self.blocks.first_in(next, 1).is_some() {
                 break;
             }
-            chain.blocks.push(next);
             let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();
             let head = AttrBlockHeader::read(&buf);
             let length = head.length.get() as usize;
             let is_next = head.index.get() as usize == chain.ends.len();
             if !is_read || !is_next || length > buf.len() - AttrBlockHeader::SIZE {
+                self.suspects.push((ino, next));
                 break;
             }
+            self.blocks.claim(next, 1);
+            chain.blocks.push(next);
             list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
             chain.ends.push(list.len());
             next = FsBlock(head.next.get());

@@ -256,6 +256,7 @@ impl<'a> Repair<'a> {
             maps: BTreeMap::new(),
             roots: BTreeMap::new(),
             made: BTreeMap::new(),
+            suspects: Vec::new(),
             orphans: BTreeSet::new(),
             changed: Vec::new(),
             left: Vec::new(),

@@ -68,6 +68,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
     pub(crate) made: BTreeMap<Ino, Made>,
+    /// Blocks that inodes name and that do not say so themselves: somebody else's, or nobody's.
+    pub(crate) suspects: Vec<(Ino, FsBlock)>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
     /// Directories whose new maps and indexes are not named yet.

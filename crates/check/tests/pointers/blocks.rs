@@ -247,6 +247,20 @@ fn a_block_that_says_whose_it_is_stays_its() {
     assert_eq!(names, before);
 }
 
+/// As above, of a block that does not say whose it is: data of a younger file, in the place of a block of pointers.
+#[test]
+fn data_is_not_taken_for_pointers() {
+    let sample = Sample::new();
+    assert!(sample.file < sample.other);
+    let theirs = sample.word(sample.pointer(sample.other, 5, 0));
+    sample.set(sample.pointer(sample.file, DOUBLE, 0), theirs);
+    assert!(!sample.check(false).is_sound());
+    let report = sample.check(true);
+    assert!(report.is_sound(), "{:#?}", report.remaining);
+    let double: Vec<u64> = (DOUBLE..DOUBLE + 3).chain(DOUBLE + 5 * N..DOUBLE + 5 * N + 90).collect();
+    assert_eq!(sample.lost(), double);
+}
+
 /// What a directory's lost pointers led to are entries: repair brings back what it can reach, and the rest is in lost+found.
 #[test]
 fn a_directory_survives_a_lost_block_of_pointers() {

@@ -136,6 +136,7 @@ impl Repair<'_> {
             repair: self,
             record: &mut collect,
             nodes: None,
+            strangers: Vec::new(),
             damaged: false,
             is_worn: false,
             followed: HashSet::new(),
