@@ -184,8 +184,8 @@ impl Repair<'_> {
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
             // A part of a target leads somewhere else.
-            extents.iter().for_each(|extent| self.blocks.release(extent.start, u64::from(extent.length)));
-            nodes.iter().for_each(|&node| self.blocks.release(node, 1));
+            extents.iter().for_each(|extent| _ = self.blocks.release(extent.start, u64::from(extent.length)));
+            nodes.iter().for_each(|&node| _ = self.blocks.release(node, 1));
             return None;
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, attributes);
@@ -277,7 +277,7 @@ impl Repair<'_> {
         if bits > 0 {
             let lost = pointers::fit(bits, &mut extents, u64::MAX);
             damaged |= !lost.is_empty();
-            lost.into_iter().for_each(|(start, length)| self.blocks.release(start, length));
+            lost.into_iter().for_each(|(start, length)| _ = self.blocks.release(start, length));
         }
         (extents, nodes, damaged)
     }
@@ -326,24 +326,39 @@ impl Repair<'_> {
         !owners.contains(&ino) && owners.into_iter().any(|owner| self.has_block(owner, block))
     }
 
-    /// Whether the map of an inode, as it is on the device, leads to a block, or by way of it.
+    /// Whether the map of an inode, as it is on the device, leads to a contested block, or by way of it. A map is walked once, however many
+    /// of its blocks are asked for.
     fn has_block(&self, ino: Ino, block: FsBlock) -> bool {
+        let mut shared = self.shared.borrow_mut();
+        let runs = shared.entry(ino).or_insert_with(|| self.contested_runs(ino));
+        let before = runs.partition_point(|(start, _)| *start <= block);
+        before > 0 && block < runs[before - 1].1
+    }
+
+    /// Start and end of each run that the map of an inode, as it is on the device, has of contested blocks, its nodes among them.
+    fn contested_runs(&self, ino: Ino) -> Vec<(FsBlock, FsBlock)> {
         let geometry = self.geometry;
         let mut buf = self.reader.new_buffer();
-        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return false };
+        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return Vec::new() };
         if self.reader.read_inodes(place, &mut buf).is_err() {
-            return false;
+            return Vec::new();
         }
         let raw = *inode_at(&geometry, &buf, slot);
         if !is_type(raw.mode.get()) || raw.check(ino).is_err() {
-            return false;
+            return Vec::new();
         }
-        let mut is_found = false;
-        let mut record = |bytes: &[u8]| {
-            let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino);
-            is_found |= extent.is_ok_and(|extent| {
-                !extent.unwritten && (extent.start..extent.start.offset_by(extent.length.into())).contains(&block)
+        let mut runs = Vec::new();
+        let mut add = |start: FsBlock, length: u64| {
+            self.contested.for_each_run(start, length, |start, length| {
+                runs.push((start, start.offset_by(length)));
+                true
             });
+        };
+        let mut record = |bytes: &[u8]| {
+            let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino).ok();
+            if let Some(extent) = extent.filter(|extent| !extent.unwritten) {
+                add(extent.start, extent.length.into());
+            }
         };
         let mut salvage = Salvage {
             repair: self,
@@ -357,8 +372,24 @@ impl Repair<'_> {
         if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
             pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
         }
-        let is_node = salvage.followed.contains(&block);
-        is_found || is_node
+        salvage.followed.into_iter().for_each(|node| add(node, 1));
+        runs.sort_unstable();
+        // Those of a damaged map may lie one in the other.
+        runs.dedup_by(|next, run| {
+            let is_joined = next.0 <= run.1;
+            if is_joined {
+                run.1 = run.1.max(next.1);
+            }
+            is_joined
+        });
+        runs
+    }
+
+    /// Inodes of a block have been changed: what was remembered of their maps does not count any more.
+    pub(crate) fn forget_shared(&mut self, block: FsBlock) {
+        for slot in self.geometry.inode_slots() {
+            self.shared.get_mut().remove(&self.geometry.ino(block, slot));
+        }
     }
 
     /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.

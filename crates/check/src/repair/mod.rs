@@ -31,6 +31,7 @@
 
 pub(crate) mod build;
 pub(crate) mod pending;
+pub(crate) mod room;
 pub(crate) mod volume;
 
 use crate::blocks::Blocks;
@@ -47,10 +48,12 @@ use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
+use room::Room;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use volume::{KEPT_SHIFT, Repair, in_use, write_superblock};
+use volume::{Repair, in_use, write_superblock};
 use zerocopy::IntoBytes;
 
 /// Looks, repairs if anything was found, and looks again. A scrub comes last: repair changes no file's contents, and the
@@ -248,6 +251,7 @@ impl<'a> Repair<'a> {
             ag_used,
             blocks: Blocks::new(),
             contested,
+            shared: RefCell::default(),
             chunks: BTreeMap::new(),
             tables: BTreeMap::new(),
             are_trees_old: false,
@@ -266,9 +270,7 @@ impl<'a> Repair<'a> {
             directories: 0,
             visited: 0,
             are_homes_known: false,
-            free_run: (0, 0),
-            spare_group: 0,
-            kept_shift: KEPT_SHIFT,
+            room: Room::new(),
             now: options.now,
             features: 0,
             actions,

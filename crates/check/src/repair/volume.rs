@@ -2,6 +2,7 @@
 
 use super::build::{Fill, flush, write};
 use super::pending::{Changed, Salvaged};
+use super::room::Room;
 use crate::blocks::Blocks;
 use crate::directory::Made;
 use crate::io::Reader;
@@ -10,6 +11,7 @@ use myriad_format::choices::Choices;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, Superblock, state as volume_state};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -51,6 +53,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) blocks: Blocks,
     /// Blocks among which are all that several inodes have.
     pub(crate) contested: Blocks,
+    /// Start and end of what maps share with `contested`, for each inode that was asked for.
+    pub(crate) shared: RefCell<BTreeMap<Ino, Vec<(FsBlock, FsBlock)>>>,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     pub(crate) chunks: BTreeMap<FsBlock, Chunk>,
     /// How many blocks of each group's inode table are initialised.
@@ -78,11 +82,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) left: Vec<(FsBlock, u64)>,
     /// The inode block at hand.
     pub(crate) at_hand: Option<(FsBlock, Vec<u8>, bool)>,
-    /// The free run that blocks are taken from: start and length.
-    pub(crate) free_run: (u64, u64),
-    /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
-    pub(crate) spare_group: u32,
-    pub(crate) kept_shift: u32,
+    /// What blocks are taken from.
+    pub(crate) room: Room,
     pub(crate) now: i64,
     /// Compatible features of which the volume has something.
     pub(crate) features: u64,
@@ -98,17 +99,6 @@ pub(crate) struct Repair<'a> {
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     pub(crate) data: Blocks,
     pub(crate) unvouched: Blocks,
-}
-
-/// Of a group's blocks a sixteenth stays for its own trees as long as another group has more; then less and less.
-pub(crate) const KEPT_SHIFT: u32 = 4;
-pub(crate) const KEPT_SHIFT_MAX: u32 = 32;
-
-/// What is free in a group.
-pub(crate) struct Room {
-    pub(crate) free: u64,
-    /// Start and length.
-    pub(crate) longest: (u64, u64),
 }
 
 #[derive(Clone, Copy)]
@@ -199,24 +189,11 @@ impl Repair<'_> {
 
     pub(crate) fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
         loop {
-            let (start, length) = self.free_run;
-            let block = FsBlock(start);
-            if length == 0 || ag.is_some_and(|ag| self.geometry.ag_of(block) != ag) {
-                self.free_run = match ag {
-                    Some(ag) => self.room_in(ag).longest,
-                    None => self.spare_run()?,
-                };
-                if self.free_run.1 == 0 {
-                    return Ok(None);
-                }
-                continue;
+            let Some(from) = (if ag.is_some() { ag } else { self.spare_group()? }) else { return Ok(None) };
+            let block = self.room.take_in(from, &self.blocks, &self.geometry);
+            if block.is_some() || ag.is_some() {
+                return Ok(block);
             }
-            self.free_run = (start + 1, length - 1);
-            if self.blocks.first_in(block, 1).is_none() {
-                self.blocks.claim(block, 1);
-                return Ok(Some(block));
-            }
-            self.free_run = (0, 0);
         }
     }
 
@@ -228,50 +205,26 @@ impl Repair<'_> {
 
     /// Whether groups can spare so many blocks besides what is kept for their own trees.
     fn can_spare(&mut self, blocks: u64) -> bool {
-        if self.kept_shift > KEPT_SHIFT {
-            return false;
-        }
-        if self.free_run.1 >= blocks || self.ag_used < self.geometry.ag_count {
-            return true;
-        }
-        let mut found = 0;
-        for ag in (self.spare_group..self.ag_used).map(AgNo) {
-            let kept = u64::from(self.geometry.blocks_in(ag)) >> KEPT_SHIFT;
-            found += self.room_in(ag).free.saturating_sub(kept);
-            if found >= blocks {
-                return true;
-            }
-            if found == 0 {
-                self.spare_group = ag.0 + 1;
-            }
-        }
-        false
+        self.ag_used < self.geometry.ag_count || self.room.can_spare(blocks, self.ag_used, &self.blocks, &self.geometry)
     }
 
-    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
-    pub(crate) fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
+    /// A group that can spare a block: its own trees are written last, from what is left in it.
+    fn spare_group(&mut self) -> Result<Option<AgNo>, CheckError> {
         loop {
-            while self.spare_group < self.ag_used {
-                let ag = AgNo(self.spare_group);
-                let kept = u64::from(self.geometry.blocks_in(ag)) >> self.kept_shift;
-                let Room { free, longest: (start, length) } = self.room_in(ag);
-                if free > kept {
-                    return Ok((start, length.min(free - kept)));
-                }
-                self.spare_group += 1;
+            let ag = self.room.spare_group(self.ag_used, &self.blocks, &self.geometry);
+            if ag.is_some() {
+                return Ok(ag);
             }
             if !self.left.is_empty() {
                 self.settle()?;
             } else if self.use_another_group()? {
                 // Its blocks come next.
-            } else if self.kept_shift < KEPT_SHIFT_MAX {
+            } else if self.room.keep_less() {
                 // All groups again, for a part of what was kept.
-                self.kept_shift += 4;
-                self.spare_group = 0;
             } else if !self.roots.is_empty() {
                 self.give_up_roots();
             } else {
-                return Ok((0, 0));
+                return Ok(None);
             }
         }
     }
@@ -291,19 +244,6 @@ impl Repair<'_> {
         self.mark_in_use()?;
         self.act(format!("took group {ag} into use"));
         Ok(true)
-    }
-
-    pub(crate) fn room_in(&self, ag: AgNo) -> Room {
-        let mut room = Room { free: 0, longest: (0, 0) };
-        let start = self.geometry.fs_block(ag, AgBlock(0));
-        self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(ag)), |start, length| {
-            room.free += length;
-            if length > room.longest.1 {
-                room.longest = (start.0, length);
-            }
-            true
-        });
-        room
     }
 
     pub(crate) fn claim_fixed(&self, ag: AgNo) {
@@ -356,9 +296,8 @@ impl Repair<'_> {
     /// Gives blocks back: their groups may have some to spare again.
     pub(crate) fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
         for (start, length) in runs {
-            self.blocks.release(start, length);
-            self.spare_group = self.spare_group.min(self.geometry.ag_of(start).0);
-            self.kept_shift = KEPT_SHIFT;
+            let count = self.blocks.release(start, length);
+            self.room.released(self.geometry.ag_of(start), count, &self.geometry);
         }
     }
 

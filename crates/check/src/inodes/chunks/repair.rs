@@ -384,7 +384,7 @@ impl Repair<'_> {
                 used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
             }
             if used_mask == 0 {
-                self.blocks.release(start, u64::from(chunk.count));
+                self.release([(start, u64::from(chunk.count))]);
                 continue;
             }
             record.free_mask.set(free_mask);

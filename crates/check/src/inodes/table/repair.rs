@@ -103,6 +103,7 @@ impl Repair<'_> {
         }
         if buf != before {
             write(&self.reader, block, &mut buf)?;
+            self.forget_shared(block);
         }
         Ok(are_others)
     }
