@@ -8,7 +8,7 @@ use crate::map::{Map, map_of};
 use crate::options::CheckError;
 use crate::repair::build::{Fill, node_count, write, write_tree};
 use crate::repair::pending::{BuiltMap, Salvaged};
-use crate::repair::volume::{Item, Repair, no_room, state};
+use crate::repair::volume::{Item, Repair, state};
 use crate::slots::{inode_at, is_type};
 use crate::tree::walk;
 use crate::visitor::Visitor;
@@ -550,7 +550,7 @@ impl Repair<'_> {
             self.release(std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)));
             tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
         }
-        tree.ok_or_else(no_room)
+        tree.ok_or(CheckError::NoRoom)
     }
 
     /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
@@ -611,7 +611,7 @@ impl Repair<'_> {
 
     /// Writes the nodes of a map that does not fit the inode.
     pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
-        self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
+        self.map_tree(ino, extents, Fill::Ample)?.ok_or(CheckError::NoRoom)
     }
 
     /// Frees an inode: its slot, its body, its blocks. What is in its place stays.
@@ -677,15 +677,16 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it
-    /// as used: what was in its place could come back.
-    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
+    /// A new inode at any place, or at the one that is wanted, if that is free; `None` if there is no place for one. It is durable before anything
+    /// else counts it as used: what was in its place could come back.
+    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Option<Ino>, CheckError> {
         self.store_at_hand()?;
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino));
-        let (block, slot) = match self.choices.inodes {
+        let place = match self.choices.inodes {
             Inodes::Static => self.place_in_tables(wanted)?,
             Inodes::Dynamic | Inodes::Bucket => self.place_in_chunks(wanted)?,
         };
+        let Some((block, slot)) = place else { return Ok(None) };
         let ino = self.geometry.ino(block, slot);
         let now = self.now;
         self.change_inode(ino, |raw| {
@@ -709,7 +710,7 @@ impl Repair<'_> {
             Some(old) if old.ino == ino => *old = item,
             _ => self.items.insert(index, item),
         }
-        Ok(ino)
+        Ok(Some(ino))
     }
 }
 

@@ -7,7 +7,7 @@
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
 //!            two such the one written last
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
-//! strays     inodes without a name: with links they go into /lost+found as #INO, others are freed
+//! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
 //! ```
 //!
@@ -271,6 +271,7 @@ impl<'a> Repair<'a> {
             visited: 0,
             are_homes_known: false,
             room: Room::new(),
+            taken: None,
             now: options.now,
             features: 0,
             actions,

@@ -22,6 +22,8 @@ pub(crate) struct Room {
     /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
     group: u32,
     kept_shift: u32,
+    /// What each group keeps in any case.
+    least: Vec<u64>,
     #[cfg(test)]
     looks: u32,
 }
@@ -34,6 +36,7 @@ impl Room {
             runs: None,
             group: 0,
             kept_shift: KEPT_SHIFT,
+            least: Vec::new(),
             #[cfg(test)]
             looks: 0,
         }
@@ -44,12 +47,19 @@ impl Room {
         while self.group < groups {
             let ag = AgNo(self.group);
             self.look_until(ag, blocks, geometry);
-            if self.free[ag.0 as usize] > kept(geometry, ag, self.kept_shift) {
+            let least = self.least.get(ag.0 as usize).copied().unwrap_or(0);
+            if self.free[ag.0 as usize] > kept(geometry, ag, self.kept_shift).max(least) {
                 return Some(ag);
             }
             self.group += 1;
         }
         None
+    }
+
+    /// From now on groups keep so many blocks in any case: nothing is worth more than what they are kept for.
+    pub(crate) fn keep_in_any_case(&mut self, least: Vec<u64>) {
+        self.least = least;
+        self.group = 0;
     }
 
     /// From now on all groups keep less than they did; false if that is nothing already.
@@ -90,6 +100,11 @@ impl Room {
         }
         self.count(ag, geometry, |_| 0);
         None
+    }
+
+    /// Blocks that were given back were claimed again, so many of a group.
+    pub(crate) fn claimed(&mut self, ag: AgNo, count: u64, geometry: &Geometry) {
+        self.count(ag, geometry, |free| free.saturating_sub(count));
     }
 
     /// So many blocks of a group were given back: it may have some to spare again.

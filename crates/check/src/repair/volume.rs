@@ -1,12 +1,13 @@
 //! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand, and the free blocks.
 
-use super::build::{Fill, flush, write};
+use super::build::{Fill, flush, node_count, write};
 use super::pending::{Changed, Salvaged};
 use super::room::Room;
 use crate::blocks::Blocks;
 use crate::directory::Made;
 use crate::io::Reader;
 use crate::options::{CheckError, Progress};
+use myriad_format::btree::INODE_CHUNKS;
 use myriad_format::choices::Choices;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, Superblock, state as volume_state};
@@ -84,6 +85,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) at_hand: Option<(FsBlock, Vec<u8>, bool)>,
     /// What blocks are taken from.
     pub(crate) room: Room,
+    /// What was taken for something that there may be no room for.
+    pub(crate) taken: Option<BTreeSet<FsBlock>>,
     pub(crate) now: i64,
     /// Compatible features of which the volume has something.
     pub(crate) features: u64,
@@ -171,7 +174,7 @@ impl Repair<'_> {
 
     /// Takes one free block; in group `ag` only, if given.
     pub(crate) fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
-        self.take_if_any(ag)?.ok_or_else(no_room)
+        self.take_if_any(ag)?.ok_or(CheckError::NoRoom)
     }
 
     /// Takes so many free blocks, or none if there are fewer.
@@ -187,11 +190,72 @@ impl Repair<'_> {
         Ok(Some(blocks))
     }
 
+    /// As [`Self::take_all`]. Where there are fewer, also of blocks that are needed no more once all is written: whether it was so. If even that is
+    /// not enough, they stay what they are.
+    pub(crate) fn take_over(
+        &mut self,
+        count: usize,
+        spent: &[(FsBlock, u64)],
+    ) -> Result<Option<(Vec<FsBlock>, bool)>, CheckError> {
+        if let Some(places) = self.take_all(count)? {
+            return Ok(Some((places, false)));
+        }
+        self.release(spent.iter().copied());
+        let places = self.take_all(count)?;
+        if places.is_none() {
+            self.claim_again(spent);
+        }
+        Ok(places.map(|places| (places, true)))
+    }
+
+    /// Takes blocks back that were released and that nobody has taken since.
+    pub(crate) fn claim_again(&mut self, runs: &[(FsBlock, u64)]) {
+        for &(start, length) in runs {
+            self.blocks.claim(start, length);
+            self.room.claimed(self.geometry.ag_of(start), length, &self.geometry);
+        }
+    }
+
+    /// Writes something in new blocks, and nothing else before it has all of them. If there are too few, it has none, and nothing has changed. What
+    /// groups need for their own trees is not for this.
+    pub(crate) fn if_room(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), CheckError>,
+    ) -> Result<bool, CheckError> {
+        self.taken = Some(BTreeSet::new());
+        self.room.keep_in_any_case(self.needed_by_groups());
+        let written = write(self);
+        let taken = self.taken.take().unwrap_or_default();
+        self.room.keep_in_any_case(Vec::new());
+        match written {
+            Err(CheckError::NoRoom) => {
+                self.release(taken.into_iter().map(|block| (block, 1)));
+                Ok(false)
+            }
+            written => written.map(|()| true),
+        }
+    }
+
+    /// How many blocks each group needs for its own trees, if they are full.
+    fn needed_by_groups(&self) -> Vec<u64> {
+        /// For the trees of free space, which are small where little is free.
+        const FREE_NODES: u64 = 4;
+        let mut chunks = vec![0; self.ag_used as usize];
+        self.chunks.keys().for_each(|&start| chunks[self.geometry.ag_of(start).0 as usize] += 1);
+        let free_nodes = if self.geometry.has_bitmap { 0 } else { FREE_NODES };
+        let inode_nodes = |count| match self.geometry.has_table() {
+            true => 0,
+            false => node_count(INODE_CHUNKS, count, self.reader.block_size(), Fill::Full) as u64,
+        };
+        chunks.into_iter().map(|count| inode_nodes(count) + free_nodes).collect()
+    }
+
     pub(crate) fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
         loop {
             let Some(from) = (if ag.is_some() { ag } else { self.spare_group()? }) else { return Ok(None) };
             let block = self.room.take_in(from, &self.blocks, &self.geometry);
             if block.is_some() || ag.is_some() {
+                self.taken.iter_mut().for_each(|taken| taken.extend(block));
                 return Ok(block);
             }
         }
@@ -296,6 +360,10 @@ impl Repair<'_> {
     /// Gives blocks back: their groups may have some to spare again.
     pub(crate) fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
         for (start, length) in runs {
+            if let Some(taken) = &mut self.taken {
+                let released: Vec<FsBlock> = taken.range(start..start.offset_by(length)).copied().collect();
+                released.iter().for_each(|block| _ = taken.remove(block));
+            }
             let count = self.blocks.release(start, length);
             self.room.released(self.geometry.ag_of(start), count, &self.geometry);
         }
@@ -307,10 +375,6 @@ impl Repair<'_> {
         }
         Ok(())
     }
-}
-
-pub(crate) fn no_room() -> CheckError {
-    CheckError::Repair("no free block is left for what has to be written anew".to_owned())
 }
 
 /// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.

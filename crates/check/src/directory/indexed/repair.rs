@@ -4,6 +4,7 @@
 use super::blocks::position;
 use super::build::Record;
 use crate::directory::AHEAD_MAX;
+use crate::directory::entries::parse;
 use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
@@ -139,35 +140,40 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
     let end = blocks.last().map_or(0, |block| block.0 + 1);
     let has_index = old_index.is_some() || end > 1;
-    repair.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
-    for (file_block, block, bytes) in &blocks {
+    // Blocks that were mapped ahead and now lie below the end become empty ones.
+    let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
+    let unmade = blocks_of(&extents).filter(|(file_block, _)| *file_block < end && !made.contains(file_block));
+    blocks.extend(unmade.map(|(file_block, block)| (file_block, block, Vec::new())));
+    let mut heads = Vec::with_capacity(blocks.len());
+    for (file_block, _, bytes) in &blocks {
         let live_before = pass.live;
-        for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
-        {
+        for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
             let position = position(FileBlock(*file_block), entry.offset, block_size);
             pass.live += u64::from(entry.length);
             pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
         }
         let live = (pass.live - live_before) as usize;
+        let free = block_size - ENTRIES_OFFSET - live;
+        heads.push((live as u32, enlist(&mut pass, FileBlock(*file_block), free, block_size, has_index)));
+    }
+    let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
+    let mut index = repair.index_blocks(directory, old_index).into_iter();
+    // Its root, the first, says how many blocks of entries there are until another one is named.
+    left.extend(index.next().map(|root| (root, 1)));
+    pass.old_index = index.map(|block| (block, 1)).collect();
+    let tree = repair.build_map(directory, &extents)?;
+    repair.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (end, has_index))?;
+    // Not sooner: there is room for all of it, and the index is not named yet.
+    for ((_, block, bytes), (live, link)) in blocks.iter().zip(heads) {
         let mut buf = repair.reader.new_buffer();
         header::init(&mut buf, BlockKind::DirEntries, repair.reader.volume, directory.0, *block);
         let head = EntryBlockHeader::read_mut(&mut buf);
         head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
-        head.live.set(live as u32);
-        head.next_room.set(enlist(
-            &mut pass,
-            FileBlock(*file_block),
-            block_size - ENTRIES_OFFSET - live,
-            block_size,
-            has_index,
-        ));
+        head.live.set(live);
+        head.next_room.set(link);
         buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
         write(&repair.reader, *block, &mut buf)?;
     }
-    let left = nodes.into_iter().chain(repair.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
-    let tree = repair.build_map(directory, &extents)?;
-    let new_map = Some(NewMap { tree, left });
-    repair.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
     placed
         .into_iter()
         .try_for_each(|(ino, hash, position, file_type)| repair.count_added(directory, ino, file_type, hash, position))
@@ -379,29 +385,7 @@ impl Repair<'_> {
         Ok(blocks)
     }
 
-    /// Blocks that were mapped ahead and now lie below the end become empty entry blocks.
-    fn fill_unmade(
-        &mut self,
-        directory: Ino,
-        extents: &[Extent],
-        blocks: &[(u64, FsBlock, Vec<u8>)],
-        end: u64,
-        has_index: bool,
-        pass: &mut Pass,
-    ) -> Result<(), CheckError> {
-        let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
-        for extent in extents {
-            for at in 0..u64::from(extent.length) {
-                let file_block = extent.file_block.0 + at;
-                if file_block < end && !made.contains(&file_block) {
-                    self.lose_block(directory, FileBlock(file_block), extent.start.offset_by(at), has_index, pass)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Blocks of an index that this repair wrote.
+    /// Blocks of an index that this repair wrote, its root first.
     fn index_blocks(&self, directory: Ino, root: Option<FsBlock>) -> Vec<FsBlock> {
         let mut blocks = Vec::new();
         let mut rest: Vec<FsBlock> = root.into_iter().collect();
