@@ -70,6 +70,8 @@ impl Repair<'_> {
 
     /// What no name leads to: directories first, for what lies below them has a name there.
     fn attach_strays(&mut self, root: Ino) -> Result<(), CheckError> {
+        // Of directories that the root leads to: none of them lies below a stray one.
+        let beyond = std::mem::take(&mut self.beyond);
         let mut added: Vec<Added> = Vec::new();
         let is_unvisited = |item: &Item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0;
         let unvisited: Vec<Ino> = self.items.iter().filter(|item| is_unvisited(item)).map(|item| item.ino).collect();
@@ -115,6 +117,7 @@ impl Repair<'_> {
                 added.push(stray(item.ino, item.file_type));
             }
         }
+        let mut added = self.name_from_beyond(&beyond, added)?;
         if added.is_empty() {
             return Ok(());
         }
@@ -140,7 +143,7 @@ impl Repair<'_> {
     }
 
     /// Adds as many names to a directory, from the first on, as there is room for; how many.
-    fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
+    pub(super) fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
         let (mut done, mut count) = (0, added.len());
         while count > 0 {
             if self.if_room(|repair| repair.append(directory, &added[done..done + count]))? {

@@ -260,6 +260,7 @@ impl<'a> Repair<'a> {
             maps: BTreeMap::new(),
             roots: BTreeMap::new(),
             made: BTreeMap::new(),
+            beyond: BTreeMap::new(),
             suspects: Vec::new(),
             orphans: BTreeSet::new(),
             changed: Vec::new(),
