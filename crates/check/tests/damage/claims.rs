@@ -1,9 +1,10 @@
 //! Inodes and roots that are older than what they name, as an order without a log or a lost one leaves them. Blocks that have become somebody else's
 //! are that one's to keep.
 
-use crate::common::{Builder, SHAPE, SMALL, Shape};
+use crate::common::{Builder, Image, SHAPE, SMALL, Shape};
 use crate::places::{first_extent, word};
 use crate::{look, mend, remaining, shown};
+use myriad_check::Totals;
 use myriad_format::dir::IndexHeader;
 use myriad_format::inode::{RawInode, flag, fork};
 use myriad_format::{BlockKind, FsBlock};
@@ -61,28 +62,7 @@ fn a_root_takes_no_block_that_is_another_files() {
 #[test]
 fn names_behind_a_stale_root_are_kept() {
     for shape in [SHAPE, SMALL].into_iter().flat_map(Shape::every_record) {
-        let mut builder = Builder::new(shape);
-        let (root, body) = (builder.root, builder.small_body());
-        let directory = builder.dir(root, b"directory", 0, 0);
-        let twice = builder.file(root, b"twice", 0, &[]);
-        for number in 0..400 {
-            let name = format!("something with number {number}");
-            if number % 50 == 7 {
-                let below = builder.dir(directory, name.as_bytes(), number % 2, body);
-                builder.file(below, b"below", 0, &[1]);
-            } else {
-                builder.file(directory, name.as_bytes(), number % 2, &[]);
-            }
-        }
-        builder.link(directory, b"removed", twice);
-        builder.node(twice).raw.nlink.set(1);
-        let image = builder.finish();
-        let before = look(&image).totals;
-        let index = FsBlock(word(&image.inode(directory).fork));
-        image.change(index, |bytes| {
-            let blocks = &mut IndexHeader::read_mut(bytes).entry_blocks;
-            blocks.set(blocks.get() - 2);
-        });
+        let (image, before) = with_old_root(shape);
         let report = mend(&image);
         let what = format!("{}: {}", shown(&shape), remaining(&report));
         assert!(report.is_sound(), "{what}");
@@ -94,4 +74,31 @@ fn names_behind_a_stale_root_are_kept() {
         assert!(!report.actions.iter().any(|action| action.contains("lost+found")), "{what}");
         assert_eq!(mend(&image).finding_count, 0, "{what}");
     }
+}
+
+/// A volume with a directory whose root does not know the last two blocks of entries, and what was there before.
+pub fn with_old_root(shape: Shape) -> (Image, Totals) {
+    let mut builder = Builder::new(shape);
+    let (root, body) = (builder.root, builder.small_body());
+    let directory = builder.dir(root, b"directory", 0, 0);
+    let twice = builder.file(root, b"twice", 0, &[]);
+    for number in 0..400 {
+        let name = format!("something with number {number}");
+        if number % 50 == 7 {
+            let below = builder.dir(directory, name.as_bytes(), number % 2, body);
+            builder.file(below, b"below", 0, &[1]);
+        } else {
+            builder.file(directory, name.as_bytes(), number % 2, &[]);
+        }
+    }
+    builder.link(directory, b"removed", twice);
+    builder.node(twice).raw.nlink.set(1);
+    let image = builder.finish();
+    let before = look(&image).totals;
+    let index = FsBlock(word(&image.inode(directory).fork));
+    image.change(index, |bytes| {
+        let blocks = &mut IndexHeader::read_mut(bytes).entry_blocks;
+        blocks.set(blocks.get() - 2);
+    });
+    (image, before)
 }
