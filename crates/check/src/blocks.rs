@@ -48,8 +48,9 @@ impl Blocks {
         conflict
     }
 
-    /// Removes a run.
-    pub fn release(&self, start: FsBlock, length: u64) {
+    /// Removes a run; how many of its blocks were there.
+    pub fn release(&self, start: FsBlock, length: u64) -> u64 {
+        let mut count = 0;
         for (page, first, last) in pages(start, length) {
             self.with_page(page, |map| {
                 if let Some(entry) = map.get_mut(&page) {
@@ -58,12 +59,14 @@ impl Blocks {
                     }
                     if let Page::Bits(bits) = entry {
                         for (word, mask) in words(first, last) {
+                            count += u64::from((bits[word] & mask).count_ones());
                             bits[word] &= !mask;
                         }
                     }
                 }
             });
         }
+        count
     }
 
     /// First block of a run that is in the set.
@@ -242,7 +245,8 @@ mod tests {
             let length = (1 + random(700)).min(plain.len() as u64 - start);
             let range = start as usize..(start + length) as usize;
             if random(3) == 0 {
-                blocks.release(FsBlock(start), length);
+                let expected = plain[range.clone()].iter().filter(|&&set| set).count() as u64;
+                assert_eq!(blocks.release(FsBlock(start), length), expected);
                 plain[range].fill(false);
             } else {
                 let expected = range.clone().find(|&at| plain[at]).map(|at| FsBlock(at as u64));

@@ -85,6 +85,9 @@ pub enum CheckError {
     /// Repair found no way to go on; what it has written so far does no harm.
     #[error("cannot repair: {0}")]
     Repair(String),
+    /// The same, on a volume that is too full for what has to be written anew.
+    #[error("cannot repair: no free block is left for what has to be written anew")]
+    NoRoom,
     /// Nothing was changed.
     #[error("cancelled")]
     Cancelled,

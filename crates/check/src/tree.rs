@@ -47,6 +47,7 @@ impl Walk<'_> {
         let mut part = match self.reader.read_part(block, self.tree.kind.block, self.tree.owner, &mut buf) {
             Ok(part) => part,
             Err(damage) => {
+                self.visitor.stranger(block);
                 self.visitor.damage(damage);
                 return;
             }

@@ -13,6 +13,8 @@ pub(crate) trait Visitor {
     fn part(&mut self, _is_whole: bool) -> bool {
         false
     }
+    /// What was read in the place of a node does not say that it is one of this map.
+    fn stranger(&mut self, _block: FsBlock) {}
     /// A node leads to nothing.
     fn empty(&mut self, block: FsBlock) {
         self.damage(Corrupt::TreeNode { block, field: "pointers", value: 0 }.into());

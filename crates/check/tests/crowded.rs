@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Builder, SMALL, Shape};
-use myriad_check::{Options, check};
+use common::{Builder, Image, RECORDS, SMALL, Shape};
+use myriad_check::{Options, Report, check, number};
 use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
 use myriad_format::btree::NodeHeader;
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::dir_tree::{DirNodeHeader, DirTreeEntry};
@@ -144,4 +144,108 @@ fn a_directory_tree_is_written_anew_on_a_full_volume() {
     let report = check(image.device.clone(), None, &options(true)).expect("finds room");
     assert!(report.repaired && report.remaining_count == 0, "{:?}", report.remaining);
     assert_eq!(report.totals.entries, whole.totals.entries);
+}
+
+/// A volume of two groups of this kind, so full that each group has `last` blocks left for all that is to be written anew, after `build` has put
+/// something else there.
+fn full(choices: Choices, last: u32, build: impl FnOnce(&mut Builder)) -> Image {
+    let shape = Shape { block_count: 2 * u64::from(SMALL.ag_blocks), choices, ..SMALL };
+    let mut builder = Builder::new(shape);
+    builder.gap = 0;
+    build(&mut builder);
+    let root = builder.root;
+    let large = [(0, b"first"), (1, b"other")].map(|(ag, name)| (ag, builder.file(root, name, ag, &[])));
+    builder.lay_out_directory(root);
+    for (ag, file) in large {
+        builder.fill_up(file, ag, last, ag);
+    }
+    builder.finish()
+}
+
+fn add_strays(builder: &mut Builder, count: u32) {
+    for number in 0..count {
+        let stray = builder.inode(number % 2, 0o100644, 0);
+        builder.node(stray).raw.nlink.set(1);
+    }
+}
+
+fn mend(image: &Image, what: &str) -> Report {
+    check(image.device.clone(), None, &options(true)).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// Opens a volume for changes, and closes it.
+fn use_it(device: &Arc<MemoryDevice>, change: impl FnOnce(&Session)) {
+    let fs = open(device);
+    change(&fs.session(Cred::root()));
+    fs.close().unwrap();
+}
+
+/// A volume without room for the names of all that had none could not be repaired, and so not be changed: nobody could make room.
+#[test]
+fn what_there_is_no_room_to_name_waits() {
+    for directory in [Directory::Indexed, Directory::Linear, Directory::Slots, Directory::Tree] {
+        for (space, inodes) in RECORDS {
+            let choices = Choices { directory, space, inodes, ..SMALL.choices };
+            let what = format!("{directory:?}, {space:?}, {inodes:?}");
+            let image = full(choices, 24, |builder| {
+                let stray = builder.inode(0, 0o040755, 0);
+                builder.node(stray).raw.nlink.set(2);
+                builder.file(stray, b"below", 0, &[1]);
+                add_strays(builder, 900);
+            });
+            let inodes_used = superblock_of(&image).inodes_used.get();
+            let report = mend(&image, &what);
+            let left = report.remaining_count;
+            assert!(report.repaired && (1..=901).contains(&left), "{what}: {left} left, {:?}", report.actions);
+            assert!(report.remaining.iter().all(|finding| finding.number == number::UNREFERENCED), "{what}");
+            let told = format!("left {left} inodes without a name");
+            assert!(report.actions.iter().any(|action| action.starts_with(&told)), "{what}: {:?}", report.actions);
+            assert!(!superblock_of(&image).needs_check(false), "{what}");
+            // Again, with nothing more to take.
+            let report = mend(&image, &what);
+            assert!((1..=left).contains(&report.remaining_count), "{what}: {:?}", report.actions);
+            let made = superblock_of(&image).inodes_used.get() - inodes_used;
+            assert!(made <= 1, "{what}: lost+found");
+            use_it(&image.device, |session| session.unlink("first").unwrap());
+            let report = mend(&image, &what);
+            assert!(report.is_sound(), "{what}: {:?}, {:?}", report.remaining.first(), report.actions);
+            assert!(superblock_of(&image).inodes_used.get() + 1 >= inodes_used + made, "{what}");
+            use_it(&image.device, |session| {
+                let count = |path| session.read_dir(path).map_or(0, Iterator::count);
+                assert!(count("lost+found") + count("/") >= 901, "{what}");
+            });
+        }
+    }
+}
+
+/// The index of lost+found was written beside the old one, of which nothing but the root is needed.
+#[test]
+fn an_index_that_grows_takes_the_place_of_the_old_one() {
+    for (space, inodes) in RECORDS {
+        let choices = Choices { space, inodes, ..SMALL.choices };
+        let what = format!("{space:?}, {inodes:?}");
+        let mut home = Ino(0);
+        let image = full(choices, 10, |builder| {
+            let body = builder.small_body();
+            let root = builder.root;
+            home = builder.dir(root, b"lost+found", 0, body);
+            // As full as an engine makes them.
+            builder.leaf_limit = 28;
+            let file = builder.file(root, b"file", 0, &[]);
+            for number in 0..1200 {
+                builder.link(home, format!("a name, number {number}").as_bytes(), file);
+            }
+            builder.lay_out_directory(home);
+            add_strays(builder, 1);
+        });
+        let (free, index) =
+            (superblock_of(&image).free_blocks.get(), image.blocks_of(BlockKind::DirIndex, home.0).len());
+        assert!(free < index as u64, "{free} blocks are free, the index has {index}");
+        let report = mend(&image, &what);
+        assert!(report.is_sound(), "{what}: {:?}, {:?}", report.remaining.first(), report.actions);
+    }
+}
+
+fn superblock_of(image: &Image) -> Superblock {
+    superblock(&image.device)
 }

@@ -1,7 +1,7 @@
 //! What repairs of directories of every kind share: entries put right in place, and what becomes of a directory once its entries are known.
 
 use super::entries::{Entry, entry_at, length_at, next_entry};
-use super::indexed::build::{Record, index_blocks_max, write_index};
+use super::indexed::build::{Record, index_blocks_max, plan_index, write_index};
 use super::indexed::position;
 use crate::options::CheckError;
 use crate::repair::build::write;
@@ -46,6 +46,8 @@ pub(crate) struct Pass {
     pub(crate) has_twins: bool,
     /// Head of the new list of blocks with room.
     pub(crate) room_head: u32,
+    /// Blocks of an index that is to be replaced, which the new one may be written over where there is no other room.
+    pub(crate) old_index: Vec<(FsBlock, u64)>,
 }
 
 /// Adds an entry to packed ones, as long as its name needs; the byte at which it begins.
@@ -268,18 +270,19 @@ impl Repair<'_> {
             Some(NewMap { tree, .. }) => tree.as_ref().map_or(0, BuiltMap::nodes),
             None => self.blocks_of_map(directory, &raw).1.len() as u64,
         };
-        let mut index_root = FsBlock::NONE;
-        if has_index {
-            let reader = self.reader.clone();
-            let counts = (pass.room_head, end as u32);
-            let fill = self.fill_for(index_blocks_max(pass.records.len(), reader.block_size()));
-            let blocks;
-            (index_root, blocks) =
-                write_index(&reader, directory.0, &mut pass.records, counts, fill, &mut || self.take(None))?;
-            total += blocks;
-        }
         let attributes = self.take_out_attributes(directory)?;
         total += u64::from(attributes.is_some());
+        let mut index_root = FsBlock::NONE;
+        if has_index {
+            let counts = (pass.room_head, end as u32);
+            let fill = self.fill_for(index_blocks_max(pass.records.len(), self.reader.block_size()));
+            let plan = plan_index(&self.reader, &mut pass.records, fill)?;
+            // After this nothing is without room any more.
+            let (places, is_over) = self.take_over(plan.blocks, &pass.old_index)?.ok_or(CheckError::NoRoom)?;
+            total += places.len() as u64;
+            index_root = write_index(&self.reader, directory.0, &pass.records, counts, plan, places)?;
+            self.left.extend(pass.old_index.iter().filter(|_| !is_over));
+        }
         let map = new_map.map(|NewMap { tree, left }| {
             // Not sooner: the next block may be taken from what is left.
             self.left.extend(left);

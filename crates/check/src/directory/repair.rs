@@ -30,7 +30,9 @@ impl Repair<'_> {
         let root = Ino(self.superblock.root_ino.get());
         let is_dir = self.item(root).is_some_and(|item| item.file_type == DIR_TYPE);
         if !is_dir {
-            let root = self.make_inode(S_IFDIR | 0o755, Some(root))?;
+            let made = self.make_inode(S_IFDIR | 0o755, Some(root))?;
+            let none_left = || CheckError::Repair("no inode is left for the root directory, which was lost".to_owned());
+            let root = made.ok_or_else(none_left)?;
             self.superblock.root_ino.set(root.0);
             self.act(format!("the root directory was lost; made an empty one, inode {root}"));
         }
@@ -68,6 +70,8 @@ impl Repair<'_> {
 
     /// What no name leads to: directories first, for what lies below them has a name there.
     fn attach_strays(&mut self, root: Ino) -> Result<(), CheckError> {
+        // Of directories that the root leads to: none of them lies below a stray one.
+        let beyond = std::mem::take(&mut self.beyond);
         let mut added: Vec<Added> = Vec::new();
         let is_unvisited = |item: &Item| item.file_type == DIR_TYPE && item.state & (state::VISITED | state::GONE) == 0;
         let unvisited: Vec<Ino> = self.items.iter().filter(|item| is_unvisited(item)).map(|item| item.ino).collect();
@@ -113,6 +117,7 @@ impl Repair<'_> {
                 added.push(stray(item.ino, item.file_type));
             }
         }
+        let mut added = self.name_from_beyond(&beyond, added)?;
         if added.is_empty() {
             return Ok(());
         }
@@ -122,8 +127,33 @@ impl Repair<'_> {
             let mut names = (0..).map(|attempt| stray_name(added.ino, attempt));
             added.name = names.find(|name| !taken.contains_key(name)).expect("a name that nothing has");
         }
-        self.act(format!("moved {} inodes to /lost+found", added.len()));
-        self.append(home, &added)
+        let moved = self.append_what_fits(home, &added)?;
+        if moved > 0 {
+            let whither =
+                if home == root { "the root directory, for there was no room for /lost+found" } else { "/lost+found" };
+            self.act(format!("moved {moved} inodes to {whither}"));
+        }
+        if moved < added.len() {
+            self.act(format!(
+                "left {} inodes without a name, for there was no room: remove something, and repair again",
+                added.len() - moved
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds as many names to a directory, from the first on, as there is room for; how many.
+    pub(super) fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
+        let (mut done, mut count) = (0, added.len());
+        while count > 0 {
+            if self.if_room(|repair| repair.append(directory, &added[done..done + count]))? {
+                done += count;
+                count = count.min(added.len() - done);
+            } else {
+                count /= 2;
+            }
+        }
+        Ok(done)
     }
 
     /// A directory of the circle that an unvisited one lies in or below.
@@ -220,7 +250,7 @@ impl Repair<'_> {
         Ok(children)
     }
 
-    /// The directory for strays, made if need be.
+    /// The directory for strays, made if need be: the root directory, if there is no room for one of their own.
     fn lost_and_found(&mut self, root: Ino) -> Result<Ino, CheckError> {
         self.change_directories()?;
         let names = self.names_of(root)?;
@@ -230,15 +260,18 @@ impl Repair<'_> {
                 Some(&ino) if self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE) => return Ok(ino),
                 Some(_) => {}
                 None => {
-                    let ino = self.make_inode(S_IFDIR | 0o700, None)?;
+                    let Some(ino) = self.make_inode(S_IFDIR | 0o700, None)? else { return Ok(root) };
                     // Before it has a name.
                     self.store_at_hand()?;
                     self.flush()?;
                     if let Some(item) = self.item(ino) {
                         item.state |= state::NAMED | state::VISITED;
                     }
-                    self.append(root, &[Added { name, ino, file_type: DIR_TYPE }])?;
-                    return Ok(ino);
+                    if self.if_room(|repair| repair.append(root, &[Added { name, ino, file_type: DIR_TYPE }]))? {
+                        return Ok(ino);
+                    }
+                    self.free_inode(ino)?;
+                    return Ok(root);
                 }
             }
         }
@@ -267,6 +300,10 @@ impl Repair<'_> {
         for index in 0..self.items.len() {
             let item = self.items[index];
             if item.state & state::GONE != 0 {
+                continue;
+            }
+            if item.file_type != DIR_TYPE && item.names == 0 {
+                // There was no room for a name. Without links it would be gone with the next repair.
                 continue;
             }
             let links = if item.file_type == DIR_TYPE { item.names.saturating_add(2) } else { item.names };

@@ -8,7 +8,7 @@ use crate::map::{Map, map_of};
 use crate::options::CheckError;
 use crate::repair::build::{Fill, node_count, write, write_tree};
 use crate::repair::pending::{BuiltMap, Salvaged};
-use crate::repair::volume::{Item, Repair, no_room, state};
+use crate::repair::volume::{Item, Repair, state};
 use crate::slots::{inode_at, is_type};
 use crate::tree::walk;
 use crate::visitor::Visitor;
@@ -31,6 +31,8 @@ pub(crate) struct Salvage<'a> {
     pub record: &'a mut dyn FnMut(&[u8]),
     /// Where nodes are to be claimed: for which inode, and those that were.
     pub nodes: Option<(Ino, Vec<FsBlock>)>,
+    /// Blocks in the places of nodes to be claimed that do not say that they are such.
+    pub strangers: Vec<FsBlock>,
     pub damaged: bool,
     /// A node cannot be read as a whole, and nothing of it is missing: it has to be written elsewhere.
     pub is_worn: bool,
@@ -49,7 +51,7 @@ pub(crate) struct InBody {
 /// A chain of attribute blocks, as far as it is right.
 #[derive(Default)]
 struct Chain {
-    /// Those that nobody else has.
+    /// Its blocks, which nobody else has.
     blocks: Vec<FsBlock>,
     /// Bytes of the list up to the end of each of the first of them.
     ends: Vec<usize>,
@@ -87,6 +89,15 @@ impl Visitor for Salvage<'_> {
         self.damaged = true;
     }
 
+    fn stranger(&mut self, block: FsBlock) {
+        if let Some((_, nodes)) = &mut self.nodes {
+            // It was claimed just now, for its reading. Whose it is, the maps that are still to come may say.
+            nodes.pop();
+            self.repair.blocks.release(block, 1);
+            self.strangers.push(block);
+        }
+    }
+
     fn part(&mut self, is_whole: bool) -> bool {
         self.is_worn |= is_whole;
         self.damaged |= !is_whole;
@@ -112,7 +123,22 @@ impl Repair<'_> {
         }
         self.items.sort_unstable_by_key(|item| item.ino);
         self.claim_roots();
+        self.claim_suspects();
         Ok(())
+    }
+
+    /// Keeps what is nobody's of the blocks that inodes on the device lead to, until none does any more. Not before all that is somebody's is known:
+    /// an inode that is older than what it names would take the blocks of another one.
+    fn claim_suspects(&mut self) {
+        for (ino, block) in std::mem::take(&mut self.suspects) {
+            if self.blocks.claim(block, 1).is_some() {
+                continue;
+            }
+            match self.maps.get_mut(&ino) {
+                Some(salvaged) => salvaged.nodes.push(block),
+                None => self.left.push((block, 1)),
+            }
+        }
     }
 
     /// Puts an inode's own fields right and takes its blocks. Its data length and attributes as they shall be; `None` if
@@ -166,8 +192,8 @@ impl Repair<'_> {
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
             // A part of a target leads somewhere else.
-            extents.iter().for_each(|extent| self.blocks.release(extent.start, u64::from(extent.length)));
-            nodes.iter().for_each(|&node| self.blocks.release(node, 1));
+            extents.iter().for_each(|extent| _ = self.blocks.release(extent.start, u64::from(extent.length)));
+            nodes.iter().for_each(|&node| _ = self.blocks.release(node, 1));
             return None;
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, in_body);
@@ -214,6 +240,7 @@ impl Repair<'_> {
                     repair: self,
                     record: &mut record,
                     nodes: Some((ino, Vec::new())),
+                    strangers: Vec::new(),
                     damaged: false,
                     is_worn: false,
                     followed: HashSet::new(),
@@ -225,6 +252,8 @@ impl Repair<'_> {
                 }
                 let map_damaged = salvage.damaged || salvage.is_worn;
                 nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
+                let strangers = salvage.strangers;
+                self.suspects.extend(strangers.into_iter().map(|block| (ino, block)));
                 damaged |= map_damaged;
             }
             Err(_) => damaged = true,
@@ -256,7 +285,7 @@ impl Repair<'_> {
         if bits > 0 {
             let lost = pointers::fit(bits, &mut extents, u64::MAX);
             damaged |= !lost.is_empty();
-            lost.into_iter().for_each(|(start, length)| self.blocks.release(start, length));
+            lost.into_iter().for_each(|(start, length)| _ = self.blocks.release(start, length));
         }
         (extents, nodes, damaged)
     }
@@ -305,29 +334,45 @@ impl Repair<'_> {
         !owners.contains(&ino) && owners.into_iter().any(|owner| self.has_block(owner, block))
     }
 
-    /// Whether the map of an inode, as it is on the device, leads to a block, or by way of it.
+    /// Whether the map of an inode, as it is on the device, leads to a contested block, or by way of it. A map is walked once, however many
+    /// of its blocks are asked for.
     fn has_block(&self, ino: Ino, block: FsBlock) -> bool {
+        let mut shared = self.shared.borrow_mut();
+        let runs = shared.entry(ino).or_insert_with(|| self.contested_runs(ino));
+        let before = runs.partition_point(|(start, _)| *start <= block);
+        before > 0 && block < runs[before - 1].1
+    }
+
+    /// Start and end of each run that the map of an inode, as it is on the device, has of contested blocks, its nodes among them.
+    fn contested_runs(&self, ino: Ino) -> Vec<(FsBlock, FsBlock)> {
         let geometry = self.geometry;
         let mut buf = self.reader.new_buffer();
-        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return false };
+        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return Vec::new() };
         if self.reader.read_inodes(place, &mut buf).is_err() {
-            return false;
+            return Vec::new();
         }
         let raw = *inode_at(&geometry, &buf, slot);
         if !is_type(raw.mode.get()) || raw.check(ino).is_err() {
-            return false;
+            return Vec::new();
         }
-        let mut is_found = false;
-        let mut record = |bytes: &[u8]| {
-            let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino);
-            is_found |= extent.is_ok_and(|extent| {
-                !extent.unwritten && (extent.start..extent.start.offset_by(extent.length.into())).contains(&block)
+        let mut runs = Vec::new();
+        let mut add = |start: FsBlock, length: u64| {
+            self.contested.for_each_run(start, length, |start, length| {
+                runs.push((start, start.offset_by(length)));
+                true
             });
+        };
+        let mut record = |bytes: &[u8]| {
+            let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino).ok();
+            if let Some(extent) = extent.filter(|extent| !extent.unwritten) {
+                add(extent.start, extent.length.into());
+            }
         };
         let mut salvage = Salvage {
             repair: self,
             record: &mut record,
             nodes: None,
+            strangers: Vec::new(),
             damaged: false,
             is_worn: false,
             followed: HashSet::new(),
@@ -335,8 +380,24 @@ impl Repair<'_> {
         if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
             pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
         }
-        let is_node = salvage.followed.contains(&block);
-        is_found || is_node
+        salvage.followed.into_iter().for_each(|node| add(node, 1));
+        runs.sort_unstable();
+        // Those of a damaged map may lie one in the other.
+        runs.dedup_by(|next, run| {
+            let is_joined = next.0 <= run.1;
+            if is_joined {
+                run.1 = run.1.max(next.1);
+            }
+            is_joined
+        });
+        runs
+    }
+
+    /// Inodes of a block have been changed: what was remembered of their maps does not count any more.
+    pub(crate) fn forget_shared(&mut self, block: FsBlock) {
+        for slot in self.geometry.inode_slots() {
+            self.shared.get_mut().remove(&self.geometry.ino(block, slot));
+        }
     }
 
     /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.
@@ -395,24 +456,26 @@ impl Repair<'_> {
     }
 
     /// Reads and claims a chain, in which no name may be among `others`.
-    fn read_chain(&self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
+    fn read_chain(&mut self, ino: Ino, root: AttributeRoot, others: &HashSet<Vec<u8>>) -> Chain {
         let mut chain = Chain::default();
         let mut list = Vec::new();
         let mut buf = self.reader.new_buffer();
         let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
-            if !fits || list.len() > LIST_MAX || self.blocks.claim(next, 1).is_some() {
+            if !fits || list.len() > LIST_MAX || self.blocks.first_in(next, 1).is_some() {
                 break;
             }
-            chain.blocks.push(next);
             let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();
             let head = AttrBlockHeader::read(&buf);
             let length = head.length.get() as usize;
             let is_next = head.index.get() as usize == chain.ends.len();
             if !is_read || !is_next || length > buf.len() - AttrBlockHeader::SIZE {
+                self.suspects.push((ino, next));
                 break;
             }
+            self.blocks.claim(next, 1);
+            chain.blocks.push(next);
             list.extend_from_slice(&buf[AttrBlockHeader::SIZE..][..length]);
             chain.ends.push(list.len());
             next = FsBlock(head.next.get());
@@ -497,7 +560,7 @@ impl Repair<'_> {
             self.release(std::mem::take(&mut salvaged.nodes).into_iter().map(|node| (node, 1)));
             tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
         }
-        tree.ok_or_else(no_room)
+        tree.ok_or(CheckError::NoRoom)
     }
 
     /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
@@ -558,7 +621,7 @@ impl Repair<'_> {
 
     /// Writes the nodes of a map that does not fit the inode.
     pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
-        self.map_tree(ino, extents, Fill::Ample)?.ok_or_else(no_room)
+        self.map_tree(ino, extents, Fill::Ample)?.ok_or(CheckError::NoRoom)
     }
 
     /// Frees an inode: its slot, its body, its blocks. What is in its place stays.
@@ -624,15 +687,16 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode at any place, or at the one that is wanted, if that is free. It is durable before anything else counts it
-    /// as used: what was in its place could come back.
-    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Ino, CheckError> {
+    /// A new inode at any place, or at the one that is wanted, if that is free; `None` if there is no place for one. It is durable before anything
+    /// else counts it as used: what was in its place could come back.
+    pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Option<Ino>, CheckError> {
         self.store_at_hand()?;
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino));
-        let (block, slot) = match self.choices.inodes {
+        let place = match self.choices.inodes {
             Inodes::Static => self.place_in_tables(wanted)?,
             Inodes::Dynamic | Inodes::Bucket => self.place_in_chunks(wanted)?,
         };
+        let Some((block, slot)) = place else { return Ok(None) };
         let ino = self.geometry.ino(block, slot);
         let now = self.now;
         self.change_inode(ino, |raw| {
@@ -656,7 +720,7 @@ impl Repair<'_> {
             Some(old) if old.ino == ino => *old = item,
             _ => self.items.insert(index, item),
         }
-        Ok(ino)
+        Ok(Some(ino))
     }
 }
 

@@ -7,7 +7,7 @@
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
 //!            two such the one written last
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
-//! strays     inodes without a name: with links they go into /lost+found as #INO, others are freed
+//! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
 //! ```
 //!
@@ -31,6 +31,7 @@
 
 pub(crate) mod build;
 pub(crate) mod pending;
+pub(crate) mod room;
 pub(crate) mod volume;
 
 use crate::blocks::Blocks;
@@ -48,10 +49,12 @@ use myriad_device::BlockDevice;
 use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use myriad_log::Applied;
+use room::Room;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use volume::{KEPT_SHIFT, Repair, in_use, write_superblock};
+use volume::{Repair, in_use, write_superblock};
 use zerocopy::IntoBytes;
 
 /// Looks, repairs if anything was found, and looks again. A scrub comes last: repair changes no file's contents, and the
@@ -249,6 +252,7 @@ impl<'a> Repair<'a> {
             ag_used,
             blocks: Blocks::new(),
             contested,
+            shared: RefCell::default(),
             chunks: BTreeMap::new(),
             tables: BTreeMap::new(),
             are_trees_old: false,
@@ -257,6 +261,8 @@ impl<'a> Repair<'a> {
             maps: BTreeMap::new(),
             roots: BTreeMap::new(),
             made: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            suspects: Vec::new(),
             orphans: BTreeSet::new(),
             changed: Vec::new(),
             left: Vec::new(),
@@ -266,9 +272,8 @@ impl<'a> Repair<'a> {
             directories: 0,
             visited: 0,
             are_homes_known: false,
-            free_run: (0, 0),
-            spare_group: 0,
-            kept_shift: KEPT_SHIFT,
+            room: Room::new(),
+            taken: None,
             now: options.now,
             features: 0,
             actions,

@@ -1,15 +1,18 @@
 //! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand, and the free blocks.
 
-use super::build::{Fill, flush, write};
+use super::build::{Fill, flush, node_count, write};
 use super::pending::{Changed, Salvaged};
+use super::room::Room;
 use crate::blocks::Blocks;
 use crate::directory::Made;
 use crate::io::Reader;
 use crate::options::{CheckError, Progress};
+use myriad_format::btree::INODE_CHUNKS;
 use myriad_format::choices::Choices;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, Superblock, state as volume_state};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -51,6 +54,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) blocks: Blocks,
     /// Blocks among which are all that several inodes have.
     pub(crate) contested: Blocks,
+    /// Start and end of what maps share with `contested`, for each inode that was asked for.
+    pub(crate) shared: RefCell<BTreeMap<Ino, Vec<(FsBlock, FsBlock)>>>,
     /// Inode chunks: first block, number of blocks (all initialised) and of those beyond that hold nothing yet.
     pub(crate) chunks: BTreeMap<FsBlock, Chunk>,
     /// How many blocks of each group's inode table are initialised.
@@ -68,6 +73,10 @@ pub(crate) struct Repair<'a> {
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
     pub(crate) made: BTreeMap<Ino, Made>,
+    /// Names that lie behind the last entry block of a directory, by what they name.
+    pub(crate) beyond: BTreeMap<Ino, (Ino, Vec<u8>)>,
+    /// Blocks that inodes name and that do not say so themselves: somebody else's, or nobody's.
+    pub(crate) suspects: Vec<(Ino, FsBlock)>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
     /// Directories whose new maps and indexes are not named yet.
@@ -76,11 +85,10 @@ pub(crate) struct Repair<'a> {
     pub(crate) left: Vec<(FsBlock, u64)>,
     /// The inode block at hand.
     pub(crate) at_hand: Option<(FsBlock, Vec<u8>, bool)>,
-    /// The free run that blocks are taken from: start and length.
-    pub(crate) free_run: (u64, u64),
-    /// Groups before it can spare nothing, if this part of a group (a power of two) is kept.
-    pub(crate) spare_group: u32,
-    pub(crate) kept_shift: u32,
+    /// What blocks are taken from.
+    pub(crate) room: Room,
+    /// What was taken for something that there may be no room for.
+    pub(crate) taken: Option<BTreeSet<FsBlock>>,
     pub(crate) now: i64,
     /// Compatible features of which the volume has something.
     pub(crate) features: u64,
@@ -96,17 +104,6 @@ pub(crate) struct Repair<'a> {
     /// Blocks of file data, and those among them that no checksum vouches for: on a volume with checksums.
     pub(crate) data: Blocks,
     pub(crate) unvouched: Blocks,
-}
-
-/// Of a group's blocks a sixteenth stays for its own trees as long as another group has more; then less and less.
-pub(crate) const KEPT_SHIFT: u32 = 4;
-pub(crate) const KEPT_SHIFT_MAX: u32 = 32;
-
-/// What is free in a group.
-pub(crate) struct Room {
-    pub(crate) free: u64,
-    /// Start and length.
-    pub(crate) longest: (u64, u64),
 }
 
 #[derive(Clone, Copy)]
@@ -179,7 +176,7 @@ impl Repair<'_> {
 
     /// Takes one free block; in group `ag` only, if given.
     pub(crate) fn take(&mut self, ag: Option<AgNo>) -> Result<FsBlock, CheckError> {
-        self.take_if_any(ag)?.ok_or_else(no_room)
+        self.take_if_any(ag)?.ok_or(CheckError::NoRoom)
     }
 
     /// Takes so many free blocks, or none if there are fewer.
@@ -195,26 +192,74 @@ impl Repair<'_> {
         Ok(Some(blocks))
     }
 
+    /// As [`Self::take_all`]. Where there are fewer, also of blocks that are needed no more once all is written: whether it was so. If even that is
+    /// not enough, they stay what they are.
+    pub(crate) fn take_over(
+        &mut self,
+        count: usize,
+        spent: &[(FsBlock, u64)],
+    ) -> Result<Option<(Vec<FsBlock>, bool)>, CheckError> {
+        if let Some(places) = self.take_all(count)? {
+            return Ok(Some((places, false)));
+        }
+        self.release(spent.iter().copied());
+        let places = self.take_all(count)?;
+        if places.is_none() {
+            self.claim_again(spent);
+        }
+        Ok(places.map(|places| (places, true)))
+    }
+
+    /// Takes blocks back that were released and that nobody has taken since.
+    pub(crate) fn claim_again(&mut self, runs: &[(FsBlock, u64)]) {
+        for &(start, length) in runs {
+            self.blocks.claim(start, length);
+            self.room.claimed(self.geometry.ag_of(start), length, &self.geometry);
+        }
+    }
+
+    /// Writes something in new blocks, and nothing else before it has all of them. If there are too few, it has none, and nothing has changed. What
+    /// groups need for their own trees is not for this.
+    pub(crate) fn if_room(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), CheckError>,
+    ) -> Result<bool, CheckError> {
+        self.taken = Some(BTreeSet::new());
+        self.room.keep_in_any_case(self.needed_by_groups());
+        let written = write(self);
+        let taken = self.taken.take().unwrap_or_default();
+        self.room.keep_in_any_case(Vec::new());
+        match written {
+            Err(CheckError::NoRoom) => {
+                self.release(taken.into_iter().map(|block| (block, 1)));
+                Ok(false)
+            }
+            written => written.map(|()| true),
+        }
+    }
+
+    /// How many blocks each group needs for its own trees, if they are full.
+    fn needed_by_groups(&self) -> Vec<u64> {
+        /// For the trees of free space, which are small where little is free.
+        const FREE_NODES: u64 = 4;
+        let mut chunks = vec![0; self.ag_used as usize];
+        self.chunks.keys().for_each(|&start| chunks[self.geometry.ag_of(start).0 as usize] += 1);
+        let free_nodes = if self.geometry.has_bitmap { 0 } else { FREE_NODES };
+        let inode_nodes = |count| match self.geometry.has_table() {
+            true => 0,
+            false => node_count(INODE_CHUNKS, count, self.reader.block_size(), Fill::Full) as u64,
+        };
+        chunks.into_iter().map(|count| inode_nodes(count) + free_nodes).collect()
+    }
+
     pub(crate) fn take_if_any(&mut self, ag: Option<AgNo>) -> Result<Option<FsBlock>, CheckError> {
         loop {
-            let (start, length) = self.free_run;
-            let block = FsBlock(start);
-            if length == 0 || ag.is_some_and(|ag| self.geometry.ag_of(block) != ag) {
-                self.free_run = match ag {
-                    Some(ag) => self.room_in(ag).longest,
-                    None => self.spare_run()?,
-                };
-                if self.free_run.1 == 0 {
-                    return Ok(None);
-                }
-                continue;
+            let Some(from) = (if ag.is_some() { ag } else { self.spare_group()? }) else { return Ok(None) };
+            let block = self.room.take_in(from, &self.blocks, &self.geometry);
+            if block.is_some() || ag.is_some() {
+                self.taken.iter_mut().for_each(|taken| taken.extend(block));
+                return Ok(block);
             }
-            self.free_run = (start + 1, length - 1);
-            if self.blocks.first_in(block, 1).is_none() {
-                self.blocks.claim(block, 1);
-                return Ok(Some(block));
-            }
-            self.free_run = (0, 0);
         }
     }
 
@@ -226,50 +271,26 @@ impl Repair<'_> {
 
     /// Whether groups can spare so many blocks besides what is kept for their own trees.
     fn can_spare(&mut self, blocks: u64) -> bool {
-        if self.kept_shift > KEPT_SHIFT {
-            return false;
-        }
-        if self.free_run.1 >= blocks || self.ag_used < self.geometry.ag_count {
-            return true;
-        }
-        let mut found = 0;
-        for ag in (self.spare_group..self.ag_used).map(AgNo) {
-            let kept = u64::from(self.geometry.blocks_in(ag)) >> KEPT_SHIFT;
-            found += self.room_in(ag).free.saturating_sub(kept);
-            if found >= blocks {
-                return true;
-            }
-            if found == 0 {
-                self.spare_group = ag.0 + 1;
-            }
-        }
-        false
+        self.ag_used < self.geometry.ag_count || self.room.can_spare(blocks, self.ag_used, &self.blocks, &self.geometry)
     }
 
-    /// A free run in a group that can spare it: its own trees are written last, from what is left in it.
-    pub(crate) fn spare_run(&mut self) -> Result<(u64, u64), CheckError> {
+    /// A group that can spare a block: its own trees are written last, from what is left in it.
+    fn spare_group(&mut self) -> Result<Option<AgNo>, CheckError> {
         loop {
-            while self.spare_group < self.ag_used {
-                let ag = AgNo(self.spare_group);
-                let kept = u64::from(self.geometry.blocks_in(ag)) >> self.kept_shift;
-                let Room { free, longest: (start, length) } = self.room_in(ag);
-                if free > kept {
-                    return Ok((start, length.min(free - kept)));
-                }
-                self.spare_group += 1;
+            let ag = self.room.spare_group(self.ag_used, &self.blocks, &self.geometry);
+            if ag.is_some() {
+                return Ok(ag);
             }
             if !self.left.is_empty() {
                 self.settle()?;
             } else if self.use_another_group()? {
                 // Its blocks come next.
-            } else if self.kept_shift < KEPT_SHIFT_MAX {
+            } else if self.room.keep_less() {
                 // All groups again, for a part of what was kept.
-                self.kept_shift += 4;
-                self.spare_group = 0;
             } else if !self.roots.is_empty() {
                 self.give_up_roots();
             } else {
-                return Ok((0, 0));
+                return Ok(None);
             }
         }
     }
@@ -289,19 +310,6 @@ impl Repair<'_> {
         self.mark_in_use()?;
         self.act(format!("took group {ag} into use"));
         Ok(true)
-    }
-
-    pub(crate) fn room_in(&self, ag: AgNo) -> Room {
-        let mut room = Room { free: 0, longest: (0, 0) };
-        let start = self.geometry.fs_block(ag, AgBlock(0));
-        self.blocks.for_each_gap(start, u64::from(self.geometry.blocks_in(ag)), |start, length| {
-            room.free += length;
-            if length > room.longest.1 {
-                room.longest = (start.0, length);
-            }
-            true
-        });
-        room
     }
 
     pub(crate) fn claim_fixed(&self, ag: AgNo) {
@@ -354,9 +362,12 @@ impl Repair<'_> {
     /// Gives blocks back: their groups may have some to spare again.
     pub(crate) fn release(&mut self, runs: impl IntoIterator<Item = (FsBlock, u64)>) {
         for (start, length) in runs {
-            self.blocks.release(start, length);
-            self.spare_group = self.spare_group.min(self.geometry.ag_of(start).0);
-            self.kept_shift = KEPT_SHIFT;
+            if let Some(taken) = &mut self.taken {
+                let released: Vec<FsBlock> = taken.range(start..start.offset_by(length)).copied().collect();
+                released.iter().for_each(|block| _ = taken.remove(block));
+            }
+            let count = self.blocks.release(start, length);
+            self.room.released(self.geometry.ag_of(start), count, &self.geometry);
         }
     }
 
@@ -366,10 +377,6 @@ impl Repair<'_> {
         }
         Ok(())
     }
-}
-
-pub(crate) fn no_room() -> CheckError {
-    CheckError::Repair("no free block is left for what has to be written anew".to_owned())
 }
 
 /// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.

@@ -69,7 +69,6 @@ impl Repair<'_> {
     fn write_group(&mut self, ag: AgNo) -> Result<(Vec<u8>, Counted), CheckError> {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let blocks = self.geometry.blocks_in(ag);
-        self.free_run = (0, 0);
         let checksums_made = self.mend_table(ag)?;
         let mut nodes = self.inode_tree(ag)?;
         let mut free = std::mem::take(&mut nodes.free);
@@ -156,7 +155,7 @@ impl Repair<'_> {
         let mut free;
         loop {
             // The old tree's blocks are free as soon as the header names the new one, and not yet.
-            old.iter().for_each(|&node| self.blocks.release(node, 1));
+            old.iter().for_each(|&node| _ = self.blocks.release(node, 1));
             free = self.free_extents(ag);
             old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
             let chunks = inodes.records.len() / ChunkRecord::SIZE;
@@ -197,7 +196,7 @@ impl Repair<'_> {
                 }
             }
         }
-        old.into_iter().for_each(|node| self.blocks.release(node, 1));
+        old.into_iter().for_each(|node| _ = self.blocks.release(node, 1));
         // Without trees of free space there is no reserve for what is left over, and the fixed blocks hold nothing.
         old_fixed.into_iter().filter(|_| has_trees).for_each(|node| places.insert(0, node));
         let (mut root, mut level) = (0, 0);

@@ -2,7 +2,7 @@
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape, chain, sample};
 use crate::linear::bring_twins_together;
-use crate::{LINEAR, LINEAR_SMALL, SLOTS, TREES, TREES_SMALL, cases, places, remaining, shown};
+use crate::{LINEAR, LINEAR_SMALL, SLOTS, TREES, TREES_SMALL, cases, claims, places, remaining, shown};
 use myriad_check::{Options, check};
 use myriad_device::{
     BlockDevice, CrashImages, Event, FaultDevice, FaultOp, FaultSpan, MemoryDevice, OverlayDevice, RecordingDevice,
@@ -213,6 +213,34 @@ fn names_that_move_out_of_an_inode_are_durable_first() {
             builder.node(stray).raw.nlink.set(1);
         });
     }
+}
+
+/// The blocks behind the last one that a root knows become empty once their names are elsewhere.
+#[test]
+fn names_from_behind_the_last_block_are_durable_first() {
+    for shape in [SHAPE, SMALL] {
+        no_path_is_lost(&claims::with_old_root(shape).0);
+    }
+}
+
+/// An index is written over the old one where nothing else is free, but for its root, which says how many blocks of entries there are.
+#[test]
+fn an_index_in_the_place_of_the_old_one_costs_nothing() {
+    let shape = Shape { block_count: 2 * u64::from(SMALL.ag_blocks), ..SMALL };
+    keeps_its_paths(shape, |builder| {
+        (builder.gap, builder.leaf_limit) = (0, 28);
+        let (root, body) = (builder.root, builder.small_body());
+        let home = builder.dir(root, b"lost+found", 0, body);
+        let file = builder.file(root, b"file", 0, &[]);
+        for number in 0..1000 {
+            builder.link(home, format!("a name, number {number}").as_bytes(), file);
+        }
+        let stray = builder.inode(0, 0o100644, 0);
+        builder.node(stray).raw.nlink.set(1);
+        let large = [(0, b"first"), (1, b"other")].map(|(ag, name)| (ag, builder.file(root, name, ag, &[])));
+        [home, root].into_iter().for_each(|directory| builder.lay_out_directory(directory));
+        large.into_iter().for_each(|(ag, file)| builder.fill_up(file, ag, 10, ag));
+    });
 }
 
 /// A body that lies in another sector than its inode was emptied by the same write that made the inode look elsewhere.

@@ -1,6 +1,7 @@
 //! Sound volumes are found sound; each kind of damage is found for what it is, and repair leaves nothing to find.
 
 mod btree;
+mod claims;
 #[path = "../common/mod.rs"]
 mod common;
 mod directories;

@@ -2,6 +2,7 @@
 
 use crate::Written;
 use myriad_check::number;
+use myriad_device::BlockDevice;
 use myriad_engine::{AllocateMode, MkfsOptions, OpenOptions};
 use myriad_format::choices::{Choices, Directory, Inodes, Map, Space};
 use myriad_format::inode::{RawInode, fork};
@@ -245,6 +246,59 @@ fn a_block_that_says_whose_it_is_stays_its() {
     let names = sample.with_session(|session| session.read_dir("dir").unwrap().count());
     let before = Sample::with(Directory::Linear).with_session(|session| session.read_dir("dir").unwrap().count());
     assert_eq!(names, before);
+}
+
+/// As above, of a block that does not say whose it is: data of a younger file, in the place of a block of pointers.
+#[test]
+fn data_is_not_taken_for_pointers() {
+    let sample = Sample::new();
+    assert!(sample.file < sample.other);
+    let theirs = sample.word(sample.pointer(sample.other, 5, 0));
+    sample.set(sample.pointer(sample.file, DOUBLE, 0), theirs);
+    assert!(!sample.check(false).is_sound());
+    let report = sample.check(true);
+    assert!(report.is_sound(), "{:#?}", report.remaining);
+    let double: Vec<u64> = (DOUBLE..DOUBLE + 3).chain(DOUBLE + 5 * N..DOUBLE + 5 * N + 90).collect();
+    assert_eq!(sample.lost(), double);
+}
+
+/// Whether a directory has a block was found by walking all of its map, for each block that an older file's pointers named.
+#[test]
+fn a_map_is_not_walked_for_each_of_its_blocks() {
+    let choices = Choices {
+        space: Space::Bitmap,
+        inodes: Inodes::Static,
+        map: Map::Blocks,
+        directory: Directory::Linear,
+        ..Choices::default()
+    };
+    let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
+    let reads = |stale: u64| {
+        let written = Written::new(32 << 20, &options, |session| {
+            let create = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
+            session.open("file", create).unwrap().write_at(&[1; 70 * BLOCK], 0).unwrap();
+            session.mkdir("dir", 0o755).unwrap();
+            for name in 0..3000 {
+                session.open(&format!("dir/a name that is long enough, number {name}"), create).unwrap();
+            }
+        });
+        let [file, dir] =
+            written.with_session(|session| ["file", "dir"].map(|path| Ino(session.lstat(path).unwrap().ino)));
+        let sample = Sample { written, file, other: file, dir };
+        for block in 0..stale {
+            let steps = |at| usize::from(at >= SINGLE);
+            let theirs = sample.word(sample.pointer(dir, 100 + block, 1));
+            sample.set(sample.pointer(file, 10 + block, steps(10 + block)), theirs);
+        }
+        let before = sample.device.counters().reads;
+        let report = sample.check(true);
+        assert!(report.is_sound(), "{:#?}", report.remaining);
+        let reads = sample.device.counters().reads - before;
+        assert_eq!(sample.with_session(|session| session.read_dir("dir").unwrap().count()), 3000);
+        reads
+    };
+    let (few, many) = (reads(6), reads(36));
+    assert!(many - few < 3 * 30, "{few} reads for 6 blocks, {many} for 36");
 }
 
 /// What a directory's lost pointers led to are entries: repair brings back what it can reach, and the rest is in lost+found.

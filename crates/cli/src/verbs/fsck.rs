@@ -555,7 +555,7 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
             "name the right --log-device; if it is the right one, its log is lost, and --new-log begins a new one"
         }
         CheckError::Io { .. } => "see the host's log, and copy the image while it can be read",
-        CheckError::Repair(_) => "copy what can be read to a new volume",
+        CheckError::Repair(_) | CheckError::NoRoom => "copy what can be read to a new volume",
     };
     Failure::new(name, error.to_string(), next).into()
 }

@@ -129,7 +129,8 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
         | CheckError::NoLogDevice
         | CheckError::ForeignLog
         | CheckError::Log(_)
-        | CheckError::Repair(_) => Ok(()),
+        | CheckError::Repair(_)
+        | CheckError::NoRoom => Ok(()),
         CheckError::Io { .. } | CheckError::Cancelled | CheckError::Unverified => {
             Err(format!("the check stopped: {error}"))
         }

@@ -10,7 +10,7 @@ use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
 use crate::options::CheckError;
 use crate::repair::build::{Fill, write};
-use crate::repair::volume::{Repair, no_room};
+use crate::repair::volume::Repair;
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, fan_out, key, leaf_room,
     tree_entry_size,
@@ -185,7 +185,7 @@ impl Repair<'_> {
         mut entries: Vec<Kept>,
         mut left: Vec<(FsBlock, u64)>,
     ) -> Result<(), CheckError> {
-        let mut is_in_place = false;
+        let (mut is_in_place, mut tree) = (false, None);
         entries.sort_by_key(|entry| key(entry.tag, entry.number));
         number_again(&mut entries);
         let mut extents = Vec::new();
@@ -195,13 +195,19 @@ impl Repair<'_> {
             if self.fill_for(count(&levels) as u64) == Fill::Full {
                 levels = plan(&entries, self.reader.block_size(), Fill::Full);
             }
-            let places = match self.take_all(count(&levels))? {
-                Some(places) => places,
-                None => {
-                    is_in_place = true;
-                    self.release(std::mem::take(&mut left));
-                    self.take_all(count(&levels))?.ok_or_else(no_room)?
+            let places;
+            (places, is_in_place) = self.take_over(count(&levels), &left)?.ok_or(CheckError::NoRoom)?;
+            for (number, &block) in places.iter().enumerate() {
+                self.add_to_map(&mut extents, FileBlock(number as u64), block);
+            }
+            // Nothing is written over the old tree before there is room for all.
+            tree = match self.build_map(directory, &extents) {
+                Err(CheckError::NoRoom) if is_in_place => {
+                    self.release(places.into_iter().map(|block| (block, 1)));
+                    self.claim_again(&left);
+                    return Err(CheckError::NoRoom);
                 }
+                tree => tree?,
             };
             // The root is the first block, then come the leaves and what is above them, level by level.
             let mut firsts = vec![1_usize];
@@ -211,7 +217,7 @@ impl Repair<'_> {
             let root = levels.len() - 1;
             let mut order = vec![(root, 0)];
             order.extend((0..root).flat_map(|level| (0..levels[level].len()).map(move |index| (level, index))));
-            for ((number, &(level, index)), block) in order.iter().enumerate().zip(places) {
+            for (&(level, index), block) in order.iter().zip(places) {
                 let mut buf = self.reader.new_buffer();
                 header::init(&mut buf, BlockKind::DirTree, self.reader.volume, directory.0, block);
                 match &levels[level][index] {
@@ -221,11 +227,12 @@ impl Repair<'_> {
                     }
                 }
                 write(&self.reader, block, &mut buf)?;
-                self.add_to_map(&mut extents, FileBlock(number as u64), block);
             }
             pass.live = (order.len() * self.reader.block_size()) as u64;
         }
-        let tree = if extents.is_empty() { None } else { self.build_map(directory, &extents)? };
+        if is_in_place {
+            left.clear();
+        }
         self.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (0, false))?;
         // What was released is given to nobody else before.
         if is_in_place { self.settle() } else { Ok(()) }

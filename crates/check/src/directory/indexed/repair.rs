@@ -4,6 +4,7 @@
 use super::blocks::position;
 use super::build::Record;
 use crate::directory::AHEAD_MAX;
+use crate::directory::entries::parse;
 use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry, set_twins};
 use crate::io::Damage;
 use crate::options::CheckError;
@@ -14,7 +15,7 @@ use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHea
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// How many entry blocks a directory has made, by its own word.
 #[derive(Clone, Copy)]
@@ -139,35 +140,45 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
     let end = blocks.last().map_or(0, |block| block.0 + 1);
     let has_index = old_index.is_some() || end > 1;
-    repair.fill_unmade(directory, &extents, &blocks, end, has_index, &mut pass)?;
-    for (file_block, block, bytes) in &blocks {
+    // Blocks that were mapped ahead and now lie below the end become empty ones, and come last.
+    let count = blocks.len();
+    let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
+    let unmade = blocks_of(&extents).filter(|(file_block, _)| *file_block < end && !made.contains(file_block));
+    blocks.extend(unmade.map(|(file_block, block)| (file_block, block, Vec::new())));
+    let mut heads = Vec::with_capacity(blocks.len());
+    for (file_block, _, bytes) in &blocks {
         let live_before = pass.live;
-        for entry in crate::directory::entries::parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none())
-        {
+        for entry in parse(bytes).map_while(Result::ok).filter(|entry| !entry.ino.is_none()) {
             let position = position(FileBlock(*file_block), entry.offset, block_size);
             pass.live += u64::from(entry.length);
             pass.records.push(Record { tag: entry.tag, position: position as u32, ino: entry.ino.0 });
         }
         let live = (pass.live - live_before) as usize;
+        let free = block_size - ENTRIES_OFFSET - live;
+        heads.push((live as u32, enlist(&mut pass, FileBlock(*file_block), free, block_size, has_index)));
+    }
+    let mut left: Vec<(FsBlock, u64)> = nodes.into_iter().map(|node| (node, 1)).collect();
+    let mut index = repair.index_blocks(directory, old_index).into_iter();
+    // Its root, the first, says how many blocks of entries there are until another one is named.
+    left.extend(index.next().map(|root| (root, 1)));
+    pass.old_index = index.map(|block| (block, 1)).collect();
+    let tree = repair.build_map(directory, &extents)?;
+    repair.finish_directory(directory, pass, extents, Some(NewMap { tree, left }), (end, has_index))?;
+    // Not sooner: there is room for all of it, and the index is not named yet.
+    for (number, ((_, block, bytes), (live, link))) in blocks.iter().zip(heads).enumerate() {
+        if number == count {
+            // They may have had these names: power lost before they are elsewhere would cost them.
+            repair.settle()?;
+        }
         let mut buf = repair.reader.new_buffer();
         header::init(&mut buf, BlockKind::DirEntries, repair.reader.volume, directory.0, *block);
         let head = EntryBlockHeader::read_mut(&mut buf);
         head.tail.set((ENTRIES_OFFSET + bytes.len()) as u32);
-        head.live.set(live as u32);
-        head.next_room.set(enlist(
-            &mut pass,
-            FileBlock(*file_block),
-            block_size - ENTRIES_OFFSET - live,
-            block_size,
-            has_index,
-        ));
+        head.live.set(live);
+        head.next_room.set(link);
         buf[ENTRIES_OFFSET..][..bytes.len()].copy_from_slice(bytes);
         write(&repair.reader, *block, &mut buf)?;
     }
-    let left = nodes.into_iter().chain(repair.index_blocks(directory, old_index)).map(|block| (block, 1)).collect();
-    let tree = repair.build_map(directory, &extents)?;
-    let new_map = Some(NewMap { tree, left });
-    repair.finish_directory(directory, pass, extents, new_map, (end, has_index))?;
     placed
         .into_iter()
         .try_for_each(|(ino, hash, position, file_type)| repair.count_added(directory, ino, file_type, hash, position))
@@ -189,22 +200,68 @@ impl Repair<'_> {
         for extent in &extents {
             for offset in 0..u64::from(extent.length) {
                 let file_block = FileBlock(extent.file_block.0 + offset);
+                let block = extent.start.offset_by(offset);
                 if file_block.0 >= made {
-                    break;
-                }
-                if self.visit_block(
-                    directory,
-                    file_block,
-                    extent.start.offset_by(offset),
-                    has_index,
-                    &mut pass,
-                    queue,
-                )? {
+                    self.look_beyond(directory, file_block, block)?;
+                } else if self.visit_block(directory, file_block, block, has_index, &mut pass, queue)? {
                     end = file_block.0 + 1;
                 }
             }
         }
         self.finish_directory(directory, pass, extents, new_map, (end, has_index))
+    }
+
+    /// Remembers the names of a block that is mapped behind the last one that was made. Without a log, or where it is lost, the root that says how many
+    /// were made may be older than the block. But what the block has may also be long gone: a name counts if what it names says that this is
+    /// its own, and if by the end nothing else names that.
+    fn look_beyond(&mut self, directory: Ino, file_block: FileBlock, block: FsBlock) -> Result<(), CheckError> {
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_err() {
+            return Ok(());
+        }
+        let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, buf.len());
+        for entry in parse(&buf[ENTRIES_OFFSET..tail]).map_while(Result::ok) {
+            if self.item(entry.ino).is_none() {
+                continue;
+            }
+            let hash = self.hasher.hash(entry.name);
+            let position = position(file_block, entry.offset, buf.len()) as u32;
+            if self.is_identity(directory, entry.ino, hash) && self.raw(entry.ino)?.entry_position.get() == position {
+                self.beyond.insert(entry.ino, (directory, entry.name.to_vec()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives inodes that nothing names the names that lie behind the last blocks of directories; the others.
+    pub(in crate::directory) fn name_from_beyond(
+        &mut self,
+        beyond: &BTreeMap<Ino, (Ino, Vec<u8>)>,
+        strays: Vec<Added>,
+    ) -> Result<Vec<Added>, CheckError> {
+        let mut found: BTreeMap<Ino, Vec<Added>> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for stray in strays {
+            match beyond.get(&stray.ino) {
+                Some((directory, name)) => {
+                    found.entry(*directory).or_default().push(Added { name: name.clone(), ..stray });
+                }
+                None => rest.push(stray),
+            }
+        }
+        for (directory, added) in found {
+            self.change_directories()?;
+            let mut names = HashSet::new();
+            for (_, _, bytes) in self.entry_blocks(directory)? {
+                names.extend(parse(&bytes).map_while(Result::ok).map(|entry| entry.name.to_vec()));
+            }
+            let (new, others): (Vec<Added>, _) = added.into_iter().partition(|added| names.insert(added.name.clone()));
+            rest.extend(others);
+            let done = self.append_what_fits(directory, &new)?;
+            self.act(format!("directory {directory}: took {done} names from behind its last block of entries"));
+            rest.extend(new.into_iter().skip(done));
+        }
+        Ok(rest)
     }
 
     /// How many entry blocks a directory has made, as the root of its index says; without one, the blocks themselves say it.
@@ -379,29 +436,7 @@ impl Repair<'_> {
         Ok(blocks)
     }
 
-    /// Blocks that were mapped ahead and now lie below the end become empty entry blocks.
-    fn fill_unmade(
-        &mut self,
-        directory: Ino,
-        extents: &[Extent],
-        blocks: &[(u64, FsBlock, Vec<u8>)],
-        end: u64,
-        has_index: bool,
-        pass: &mut Pass,
-    ) -> Result<(), CheckError> {
-        let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
-        for extent in extents {
-            for at in 0..u64::from(extent.length) {
-                let file_block = extent.file_block.0 + at;
-                if file_block < end && !made.contains(&file_block) {
-                    self.lose_block(directory, FileBlock(file_block), extent.start.offset_by(at), has_index, pass)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Blocks of an index that this repair wrote.
+    /// Blocks of an index that this repair wrote, its root first.
     fn index_blocks(&self, directory: Ino, root: Option<FsBlock>) -> Vec<FsBlock> {
         let mut blocks = Vec::new();
         let mut rest: Vec<FsBlock> = root.into_iter().collect();

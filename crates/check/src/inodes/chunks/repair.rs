@@ -136,6 +136,7 @@ impl Repair<'_> {
             repair: self,
             record: &mut collect,
             nodes: None,
+            strangers: Vec::new(),
             damaged: false,
             is_worn: false,
             followed: HashSet::new(),
@@ -303,8 +304,11 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// A free slot in a chunk, or the first one of a new chunk.
-    pub(crate) fn place_in_chunks(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
+    /// A free slot in a chunk, or the first one of a new chunk, if there is room for one.
+    pub(crate) fn place_in_chunks(
+        &mut self,
+        wanted: Option<(FsBlock, u32)>,
+    ) -> Result<Option<(FsBlock, u32)>, CheckError> {
         let is_chunk = |repair: &Self, block: FsBlock| {
             repair
                 .chunks
@@ -315,20 +319,20 @@ impl Repair<'_> {
         if let Some((block, slot)) = wanted.filter(|&(block, _)| is_chunk(self, block)) {
             self.load_at_hand(block)?;
             if self.is_slot_free(slot) {
-                return Ok((block, slot));
+                return Ok(Some((block, slot)));
             }
         }
         let blocks: Vec<FsBlock> = self.chunks.iter().flat_map(|(start, chunk)| chunk.blocks(*start)).collect();
         for block in blocks {
             self.load_at_hand(block)?;
             if let Some(slot) = (1..self.geometry.slots_per_block()).find(|&slot| self.is_slot_free(slot)) {
-                return Ok((block, slot));
+                return Ok(Some((block, slot)));
             }
         }
-        let block = self.take(None)?;
+        let Some(block) = self.take_if_any(None)? else { return Ok(None) };
         self.make_empty(block)?;
         self.chunks.insert(block, Chunk { count: 1, initialised: 1, is_named: false });
-        Ok((block, 1))
+        Ok(Some((block, 1)))
     }
 
     /// Takes a slot of the block at hand out of the map of free ones.
@@ -391,7 +395,7 @@ impl Repair<'_> {
                 used_mask |= u64::from(free < self.geometry.slots_per_block() - 1) << at;
             }
             if used_mask == 0 {
-                self.blocks.release(start, u64::from(chunk.count));
+                self.release([(start, u64::from(chunk.count))]);
                 continue;
             }
             record.free_mask.set(free_mask);

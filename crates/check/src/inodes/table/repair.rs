@@ -104,6 +104,7 @@ impl Repair<'_> {
         }
         if buf != before {
             write(&self.reader, block, &mut buf)?;
+            self.forget_shared(block);
         }
         Ok(are_others)
     }
@@ -119,8 +120,11 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// The place of an inode that is not in use, and whose bytes are zeros now.
-    pub(crate) fn place_in_tables(&mut self, wanted: Option<(FsBlock, u32)>) -> Result<(FsBlock, u32), CheckError> {
+    /// The place of an inode that is not in use, and whose bytes are zeros now; `None` if every inode is in use.
+    pub(crate) fn place_in_tables(
+        &mut self,
+        wanted: Option<(FsBlock, u32)>,
+    ) -> Result<Option<(FsBlock, u32)>, CheckError> {
         let geometry = self.geometry;
         let is_initialised = |repair: &Self, block: FsBlock| {
             let ag = repair.geometry.ag_of(block);
@@ -130,7 +134,7 @@ impl Repair<'_> {
         if let Some((block, slot)) = wanted.filter(|&(block, _)| is_initialised(self, block))
             && self.clear_place(block, slot)?
         {
-            return Ok((block, slot));
+            return Ok(Some((block, slot)));
         }
         loop {
             let tables: Vec<(AgNo, u32)> = self.tables.iter().map(|(&ag, &count)| (ag, count)).collect();
@@ -138,7 +142,7 @@ impl Repair<'_> {
                 for block in (0..count).map(|index| block_at(&geometry, ag, index)) {
                     for slot in self.geometry.inode_slots() {
                         if self.clear_place(block, slot)? {
-                            return Ok((block, slot));
+                            return Ok(Some((block, slot)));
                         }
                     }
                 }
@@ -152,12 +156,7 @@ impl Repair<'_> {
                     self.tables.insert(ag, count + 1);
                 }
                 None if self.use_another_group()? => {}
-                None => {
-                    return Err(CheckError::Repair(
-                        "every inode of the volume is in use, and what has no name needs one more, for lost+found"
-                            .to_owned(),
-                    ));
-                }
+                None => return Ok(None),
             }
         }
     }

@@ -13,6 +13,7 @@ use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::pointers::{self, Pointer, RawPointer, Span};
 use myriad_format::table::POINTERS;
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -127,6 +128,9 @@ impl Walk<'_> {
     fn read(&mut self, block: FsBlock, buf: &mut [u8]) -> bool {
         let found = self.reader.read_units(block, BlockKind::Pointers, self.ino.0, buf);
         let is_whole = found.bad.is_empty() && found.why.is_empty();
+        if found.bad.len() * UNIT_SIZE == buf.len() {
+            self.visitor.stranger(block);
+        }
         // A block of something else is wrong in each of its units, and that is one thing to say.
         let mut is_other = false;
         for damage in found.why {
