@@ -8,7 +8,7 @@ use crate::hostile::bases::mount_options;
 use crate::hostile::device::Watched;
 use crate::setup::Devices;
 use crate::verdict::check_silent;
-use myriad_check::{CheckError, KINDS, Options, Report, check};
+use myriad_check::{CheckError, KINDS, Options, Report, check, number};
 
 const _: () = assert!(KINDS.len() <= u64::BITS as usize);
 use myriad_device::MemoryDevice;
@@ -326,6 +326,10 @@ fn repair(image: &MemoryDevice, facts: &mut Facts, rng: &mut Rng) -> Result<(), 
                 facts.kinds |= 1 << index;
             }
         }
+        Ok(report) if lacks_room(&report) => {
+            facts.unrepairable = true;
+            return Ok(());
+        }
         Ok(report) => {
             let left: Vec<String> = report.remaining.iter().map(ToString::to_string).collect();
             return Err(format!("repair left: {}", left.join("; ")));
@@ -350,6 +354,12 @@ fn repair(image: &MemoryDevice, facts: &mut Facts, rng: &mut Rng) -> Result<(), 
     complain(&device, "changing a repaired volume")?;
     let device = Arc::into_inner(device).expect("nobody else has it");
     silent(device.into_image(), "a check of the repaired volume after changes")
+}
+
+/// Whether all that a repair has left is inodes for whose names there was no room, as it says itself.
+fn lacks_room(report: &Report) -> bool {
+    report.remaining.iter().all(|left| left.number == number::UNREFERENCED)
+        && report.actions.iter().any(|action| action.contains("without a name, for there was no room"))
 }
 
 fn silent(image: MemoryDevice, what: &str) -> Result<(), String> {
