@@ -24,7 +24,9 @@ use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
 use crate::cache::{Closed, Placed, Sweep};
 use crate::counters::Count;
+use crate::dir;
 use crate::error::{Error, Result};
+use crate::inode;
 use crate::order::Txn;
 use crate::order::checkpoint::{close_epoch, write_images};
 use crate::order::checkpointer::Checkpointer;
@@ -90,7 +92,12 @@ impl Checkpointer {
             let is_empty = round.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
             let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
-            if is_empty && is_clean && is_given {
+            // Before they were begun somebody looked; others may have taken the name away since, after giving the file another one.
+            let is_found = match goal {
+                Goal::Files(files) if is_empty && is_clean => have_own_names(volume, &closed, files),
+                _ => true,
+            };
+            if is_empty && is_clean && is_given && is_found {
                 if goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
                     self.begin_wanted(volume, &closed);
                 }
@@ -364,6 +371,15 @@ fn begin_round(
         soft.census.lock().found(&round.tally.found);
     }
     result.map(|()| (round, is_clean))
+}
+
+/// Whether files have the names that their identities say, by which rounds have judged that they are reached. A file that had several may have lost that
+/// one; nothing says then which it has. What cannot be read says nothing either. The gate is closed, and the state in its place.
+fn have_own_names(volume: &Volume, closed: &Closed<'_>, files: &[Ino]) -> bool {
+    let txn = Txn::behind(volume, closed);
+    let has_own = |&file: &Ino| dir::has_own_name(&txn.look, file, &inode::read(&txn.look, file)?);
+    let have_own = files.iter().all(|file| has_own(file).unwrap_or(false));
+    txn.finish(Ok(())).is_ok() && have_own
 }
 
 /// Takes the frames of a closed epoch off its lists: their next change belongs to another epoch.
