@@ -258,8 +258,10 @@ fn an_exchange_beside_a_save_is_whole() {
             let exchange = || session.rename("x", "y", RenameMode::Exchange).unwrap();
             let save = || {
                 let session = volume.fs.session(Cred::root());
-                session.write("saved", b"saved").unwrap();
-                session.rename("saved", "x", RenameMode::Replace).unwrap();
+                for nth in 0..4 {
+                    session.write("saved", format!("save {nth}").as_bytes()).unwrap();
+                    session.rename("saved", "x", RenameMode::Replace).unwrap();
+                }
             };
             schedule::run(Turns { seed, one_in: 2 }, vec![Box::new(exchange), Box::new(save)]);
         });
