@@ -4,7 +4,7 @@ mod recorded;
 
 use myriad_device::Event;
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
+use myriad_engine::{Cred, File, OpenOptions, Order, RenameMode};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::mend_usable;
@@ -341,6 +341,23 @@ fn an_fsync_looks_again_for_the_name_of_its_file() {
         let after = Volume::open(&setup, synced.unwrap());
         let found = ["f", &path, &third].map(|path| after.session.read(path).ok());
         assert!(found.iter().flatten().any(|content| content == b"content"), "seed {seed}: {found:?}");
+    }
+}
+
+/// Each fsync that makes everything durable is counted once: two that share rounds were one.
+#[test]
+fn fsyncs_of_everything_are_counted_one_by_one() {
+    for seed in 0..20 {
+        let volume = volume();
+        let files = ["a", "b"].map(|name| {
+            let file = volume.session.open(name, OpenOptions::CREATE).unwrap();
+            volume.session.link(name, &format!("{name}2")).unwrap();
+            file
+        });
+        let sync = |file: &File| file.sync().unwrap();
+        let jobs = files.iter().map(|file| Box::new(move || sync(file)) as Box<dyn FnOnce() + Send>);
+        schedule::run(Turns { seed, one_in: 2 }, jobs.collect());
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 2, "seed {seed}");
     }
 }
 
