@@ -4,7 +4,7 @@ mod recorded;
 
 use myriad_device::Event;
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{Cred, OpenOptions, Order, RenameMode};
+use myriad_engine::{Cred, File, OpenOptions, Order, RenameMode};
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::mend_usable;
@@ -305,11 +305,12 @@ fn an_fsync_looks_for_a_name_that_its_file_has() {
 }
 
 /// While a new file was synced, another thread gave it a name in a new directory and took its first one away. The fsync had looked for that one, and
-/// ended once the file lasted in a directory that nothing named yet: the parent of that had to grow, which takes a round more.
+/// ended once the file lasted in a directory that nothing named yet: the parent of that had to grow, which takes a round more. An fsync that looked again when
+/// its rounds had ended could find a third name, which the file was given by then.
 #[test]
 fn an_fsync_looks_again_for_the_name_of_its_file() {
     let setup = recorded::setup(Order::Soft, 512, 8 << 20);
-    for seed in 0..60 {
+    for (seed, is_renamed) in (0..100).map(|seed| (seed, seed % 2 == 1)) {
         let volume = Volume::new(&setup);
         let session = &volume.session;
         session.mkdir("d", 0o755).unwrap();
@@ -320,7 +321,7 @@ fn an_fsync_looks_again_for_the_name_of_its_file() {
         volume.fs.sync().unwrap();
         let dir = format!("d/{:0>220}", "new");
         session.mkdir(&dir, 0o755).unwrap();
-        let path = format!("{dir}/f");
+        let [path, third] = ["f", "g"].map(|name| format!("{dir}/{name}"));
         let file = session.open("f", OpenOptions::CREATE).unwrap();
         file.write_at(b"content", 0).unwrap();
         let mut synced = None;
@@ -332,11 +333,31 @@ fn an_fsync_looks_again_for_the_name_of_its_file() {
             let session = volume.fs.session(Cred::root());
             session.link("f", &path).unwrap();
             session.unlink("f").unwrap();
+            if is_renamed {
+                session.rename(&path, &third, RenameMode::Replace).unwrap();
+            }
         };
         schedule::run(Turns { seed, one_in: 4 }, vec![Box::new(sync), Box::new(rename)]);
         let after = Volume::open(&setup, synced.unwrap());
-        let found = ["f", &path].map(|path| after.session.read(path).ok());
+        let found = ["f", &path, &third].map(|path| after.session.read(path).ok());
         assert!(found.iter().flatten().any(|content| content == b"content"), "seed {seed}: {found:?}");
+    }
+}
+
+/// Each fsync that makes everything durable is counted once: two that share rounds were one.
+#[test]
+fn fsyncs_of_everything_are_counted_one_by_one() {
+    for seed in 0..20 {
+        let volume = volume();
+        let files = ["a", "b"].map(|name| {
+            let file = volume.session.open(name, OpenOptions::CREATE).unwrap();
+            volume.session.link(name, &format!("{name}2")).unwrap();
+            file
+        });
+        let sync = |file: &File| file.sync().unwrap();
+        let jobs = files.iter().map(|file| Box::new(move || sync(file)) as Box<dyn FnOnce() + Send>);
+        schedule::run(Turns { seed, one_in: 2 }, jobs.collect());
+        assert_eq!(counter(&volume.fs, "soft_fsyncs_of_all"), 2, "seed {seed}");
     }
 }
 

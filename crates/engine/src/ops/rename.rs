@@ -76,10 +76,10 @@ impl Ops<'_> {
                     crate::file::flush(self.volume, &file)?;
                     before.flushed = [before.flushed[1], Some(file.node())];
                 }
-                Renamed::SettleFirst => {
+                Renamed::SettleFirst { is_reshaping } => {
                     before.shapes = self.volume.soft.as_ref().map(Soft::shapes);
                     self.volume.commit_now()?;
-                    before.settled += 1;
+                    *(if is_reshaping { &mut before.waited } else { &mut before.settled }) += 1;
                 }
             }
         }
@@ -224,14 +224,14 @@ impl Ops<'_> {
         }
         let is_reshaping = moved.is_dir() && !ends.is_same_dir() || mode == RenameMode::Exchange;
         if is_reshaping && self.must_wait(ends) {
-            return if ends.before.settled < RESHAPE_TRIES {
-                Ok(Verdict::End(Renamed::SettleFirst))
+            return if ends.before.waited < RESHAPE_TRIES {
+                Ok(Verdict::End(Renamed::SettleFirst { is_reshaping }))
             } else {
                 Err(Errno::BUSY.into())
             };
         }
         if ends.before.settled < SETTLE_TRIES && self.must_settle(&txn.look, ends, &search, inodes)? {
-            return Ok(Verdict::End(Renamed::SettleFirst));
+            return Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: false }));
         }
         let room = match replaced {
             Some(_) => None,
@@ -390,10 +390,12 @@ impl Ops<'_> {
     }
 
     /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
-    /// waits, and an exchange begins with the shape that is durable (`order::soft`, exchange).
+    /// waits, and an exchange begins with the shape that is durable, and with both names as they last (`order::soft`, exchange).
     fn must_wait(&self, ends: &Ends<'_>) -> bool {
         let Some(soft) = &self.volume.soft else { return false };
-        let is_known = ends.mode != RenameMode::Exchange || ends.before.shapes == Some(soft.shapes());
+        let lasts = |end: End<'_>| !soft.has_changed_name(&self.volume.cache.arena, end.dir, end.name.tag());
+        let is_known = ends.mode != RenameMode::Exchange
+            || ends.before.shapes == Some(soft.shapes()) && lasts(ends.source) && lasts(ends.target);
         !is_known || soft.has_exchange()
     }
 
@@ -401,7 +403,7 @@ impl Ops<'_> {
     fn must_settle(&self, look: &Look<'_>, ends: &Ends<'_>, search: &Search, inodes: &Inodes<'_>) -> Result<bool> {
         if let Some((hit, raw)) = &inodes.replaced {
             // What has other names has them on the device once that was asked for.
-            let links = if raw.is_dir() || ends.before.settled > 0 { 1 } else { raw.nlink.get() };
+            let links = if raw.is_dir() || ends.before.has_settled() { 1 } else { raw.nlink.get() };
             if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
                 || raw.is_dir() && look.keeps_others(hit.ino)?
             {
@@ -500,8 +502,9 @@ enum Renamed {
     },
     /// Nothing has changed: the file is to replace another one and has data in memory.
     FlushFirst(Arc<OpenFile>),
-    /// Nothing has changed: what was changed before must be durable first.
-    SettleFirst,
+    /// Nothing has changed: what was changed before must be durable first, because the tree changes its shape (`must_wait`), or for the sake of what the
+    /// rename takes from its places (`must_settle`).
+    SettleFirst { is_reshaping: bool },
 }
 
 impl Renamed {
@@ -549,10 +552,17 @@ impl Inodes<'_> {
 struct Before {
     /// The files that have been flushed for it. Their numbers may be others' by now.
     flushed: [Option<Node>; 2],
-    /// How often all that was changed before has been made durable.
+    /// How often all that was changed before has been made durable, by what asked for it.
+    waited: u32,
     settled: u32,
     /// The shape of the tree when that was done last (`Soft::shapes`).
     shapes: Option<u64>,
+}
+
+impl Before {
+    fn has_settled(&self) -> bool {
+        self.waited + self.settled > 0
+    }
 }
 
 /// A file's type as an entry has it.
@@ -569,9 +579,12 @@ fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Cred;
-    use crate::volume::testing;
+    use crate::ops::NewFile;
+    use crate::types::{Cred, MkfsOptions, Order};
+    use crate::volume::{Volume, testing};
     use myriad_device::MemoryDevice;
+    use myriad_format::choices::Profile;
+    use myriad_format::inode::S_IFDIR;
 
     /// Whether there was something to replace was found out before the locks were taken. A target that came in between
     /// was replaced by a file whose data was only in memory: power loss left neither.
@@ -624,5 +637,76 @@ mod tests {
             ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), before)
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
+    }
+
+    /// A volume of order `softdep`.
+    fn soft_volume() -> Volume {
+        let device = Arc::new(MemoryDevice::new(8 << 20));
+        let choices = Profile::parse("ffs").unwrap().choices;
+        let options = MkfsOptions { choices, order: Order::Soft, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        testing::open(device)
+    }
+
+    /// Between the commit before an exchange and its locks, another thread gave one of the two names to another file. The exchange went on, and its note
+    /// found no name that it was about: one of the two showed as before, beside the other as after.
+    #[test]
+    fn an_exchange_begins_with_both_names_as_they_last() {
+        let volume = soft_volume();
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = crate::namei::root(&volume.look()).unwrap();
+        let end = |name| ops.end((root, name));
+        let exchange = |(a, b)| {
+            transact(&volume, OPERATION_BLOCKS, |txn| {
+                let _rename = volume.rename_lock.lock();
+                let before = Before { shapes: volume.soft.as_ref().map(Soft::shapes), waited: 1, ..Before::default() };
+                ops.rename_inside(txn, end(a), end(b), RenameMode::Exchange, (false, false), before)
+            })
+            .unwrap()
+        };
+        for (name, names) in [("source", (&b"x"[..], &b"y"[..])), ("target", (b"y", b"x"))] {
+            for file in [&b"x"[..], b"y", b"saved"] {
+                testing::new_file(&volume, file);
+            }
+            volume.commit_now().unwrap();
+            ops.rename((root, b"saved"), (root, b"x"), RenameMode::Replace, (false, false)).unwrap();
+            assert!(matches!(exchange(names), Renamed::SettleFirst { is_reshaping: true }), "{name}");
+            volume.commit_now().unwrap();
+            assert!(matches!(exchange(names), Renamed::Done { .. }), "{name}");
+            volume.commit_now().unwrap();
+            [&b"x"[..], b"y"].into_iter().for_each(|file| ops.unlink(root, file).unwrap());
+        }
+    }
+
+    /// How often a rename had waited for other renames counted against what it asked for next, and it went on unasked.
+    #[test]
+    fn a_rename_that_has_waited_for_others_still_asks_what_its_target_keeps() {
+        let volume = soft_volume();
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = crate::namei::root(&volume.look()).unwrap();
+        let mkdir = |parent, name: &[u8]| {
+            let made = ops.make(parent, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
+            Node { ino: made.ino, generation: made.generation }
+        };
+        mkdir(root, b"source");
+        let parent = mkdir(root, b"parent");
+        let target = mkdir(parent, b"target");
+        mkdir(target, b"moved");
+        volume.commit_now().unwrap();
+        ops.rename((target, b"moved"), (root, b"moved"), RenameMode::Replace, (false, false)).unwrap();
+        let attempt = |before| {
+            transact(&volume, OPERATION_BLOCKS, |txn| {
+                let _rename = volume.rename_lock.lock();
+                let (from, to) = (ops.end((root, b"source")), ops.end((parent, b"target")));
+                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), before)
+            })
+            .unwrap()
+        };
+        let has_waited = Before { waited: RESHAPE_TRIES - 1, ..Before::default() };
+        assert!(matches!(attempt(has_waited), Renamed::SettleFirst { is_reshaping: false }));
+        let has_asked = Before { settled: SETTLE_TRIES, ..Before::default() };
+        assert!(matches!(attempt(has_asked), Renamed::Done { .. }));
     }
 }

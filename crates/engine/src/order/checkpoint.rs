@@ -196,7 +196,7 @@ impl Checkpointer {
         if has_due || self.round.is_some() { self.run_to(volume, Goal::Due(due)) } else { Ok(()) }
     }
 
-    fn run_to(&mut self, volume: &Volume, goal: Goal<'_>) -> Result<()> {
+    fn run_to(&mut self, volume: &Volume, mut goal: Goal<'_>) -> Result<()> {
         self.check_running(volume)?;
         let result = volume.unbroken(|| {
             if self.pending.is_some() {
@@ -204,7 +204,7 @@ impl Checkpointer {
             }
             match volume.order {
                 Order::Log => self.run_log(volume),
-                Order::Sync | Order::Soft => self.run_soft(volume, goal),
+                Order::Sync | Order::Soft => self.run_soft(volume, &mut goal),
                 Order::None => self.run_none(volume),
             }
         });

@@ -74,11 +74,8 @@ impl Volume {
     /// Makes durable what an fsync of a file needs, and no more.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
         if self.has_own_name(file) {
-            self.write_needed_by(soft, file)?;
-            // Another thread may have given it another name and taken this one away: the rounds have not looked for the way to the other one.
-            if self.has_own_name(file) {
-                return Ok(());
-            }
+            // Another thread may give it another name and take this one away: the rounds look once more.
+            return self.write_needed_by(soft, file);
         }
         self.counters.bump(Count::soft_fsyncs_of_all);
         self.commit_now()

@@ -5,6 +5,7 @@ use super::setup;
 use super::worn::Worn;
 use myriad_check::{CheckError, Options, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice, RecordingDevice};
+use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{Cred, Errno, Error, Fs, MountOptions, Order, RenameMode, Session};
 use myriad_format::exchange::ExchangedName;
 use myriad_format::superblock::{Superblock, leftovers};
@@ -239,6 +240,36 @@ fn an_exchange_goes_before_what_follows() {
         for state in states.iter().step_by(7) {
             state.check();
             state.open(&setup);
+        }
+    }
+}
+
+/// While two names are exchanged, another thread saves one of them by a rename. Wherever they meet, no state has the one name as it was before the exchange
+/// and the other as after it: both named the same file then.
+#[test]
+fn an_exchange_beside_a_save_is_whole() {
+    let setup = setup(1024, 8 << 20);
+    for seed in 0..40 {
+        let volume = Volume::new(&setup);
+        for name in ["x", "y"] {
+            volume.session.write(name, name.as_bytes()).unwrap();
+        }
+        let states = volume.states(|session| {
+            let exchange = || session.rename("x", "y", RenameMode::Exchange).unwrap();
+            let save = || {
+                let session = volume.fs.session(Cred::root());
+                for nth in 0..4 {
+                    session.write("saved", format!("save {nth}").as_bytes()).unwrap();
+                    session.rename("saved", "x", RenameMode::Replace).unwrap();
+                }
+            };
+            schedule::run(Turns { seed, one_in: 2 }, vec![Box::new(exchange), Box::new(save)]);
+        });
+        for state in states.iter().step_by(9) {
+            let reader = MountOptions { read_only: true, ..setup.options.clone() };
+            let read = Fs::open_device(image(state), None, reader).unwrap();
+            let [x, y] = ["x", "y"].map(|path| found(&read.session(Cred::root()), path));
+            assert!(x != y, "seed {seed}, {}: {x}", state.what);
         }
     }
 }

@@ -477,6 +477,27 @@ impl Soft {
         self.state.lock().directories.range((dir.0, 0)..=(dir.0, u64::MAX)).next().is_some()
     }
 
+    /// Whether a name of a directory is not as it lasts, or not as it is about to. The directory is locked.
+    pub fn has_changed_name(&self, arena: &Arena, dir: Ino, tag: u32) -> bool {
+        let blocks: Vec<u64> =
+            self.state.lock().directories.range((dir.0, 0)..=(dir.0, u64::MAX)).map(|&(_, block)| block).collect();
+        blocks.into_iter().any(|block| {
+            let frame = {
+                let state = self.state.lock();
+                let is_there = |ghost: &Ghost| ghost.all_names().any(|&(other, _)| other == tag);
+                if state.ghosts.get(&block).is_some_and(is_there) {
+                    return true;
+                }
+                state.shadows.get(&block).map(|shadow| shadow.frame)
+            };
+            frame.is_some_and(|frame| {
+                let bytes = arena.read(frame);
+                let state = self.state.lock();
+                state.shadows.get(&block).is_some_and(|shadow| shadow.has_changed_name(&bytes, tag))
+            })
+        })
+    }
+
     /// What names of a directory name as they last, of units that have changed since: all names, or those with a tag. The directory is locked.
     fn lasting_names(&self, arena: &Arena, dir: Ino, tag: Option<u32>) -> Vec<Ino> {
         let mut found = Vec::new();

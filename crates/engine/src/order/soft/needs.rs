@@ -93,7 +93,7 @@ impl Index {
 
 impl Needs {
     /// `None`: nobody can say by which name one of them is reached, for it has several; or it is no file. A file with one name has the name that its
-    /// identity says: the fsync looks, before the rounds and after them (`Volume::commit_needed_by`).
+    /// identity says: the fsync looks before the rounds (`Volume::commit_needed_by`), and the last round looks again (`have_own_names`).
     pub fn of(judge: &Judge<'_>, state: &State, files: &[Ino]) -> Result<Option<Self>> {
         for file in files {
             let raw = judge.raw(*file)?;

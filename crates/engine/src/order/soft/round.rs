@@ -24,7 +24,9 @@ use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
 use crate::cache::{Closed, Placed, Sweep};
 use crate::counters::Count;
+use crate::dir;
 use crate::error::{Error, Result};
+use crate::inode;
 use crate::order::Txn;
 use crate::order::checkpoint::{close_epoch, write_images};
 use crate::order::checkpointer::Checkpointer;
@@ -67,7 +69,8 @@ const COPIED_MAX: usize = 4 << 20;
 const OPEN_ROUNDS: usize = 8;
 
 impl Checkpointer {
-    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, mut goal: Goal<'_>) -> Result<()> {
+    /// Makes rounds until its goal is reached. An fsync may have to make everything durable: then `goal` says so afterwards.
+    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, goal: &mut Goal<'_>) -> Result<()> {
         volume.counters.bump(Count::checkpoints);
         if self.round.is_some() {
             self.finish_round(volume, false)?;
@@ -86,12 +89,17 @@ impl Checkpointer {
             let durable = epoch.number + 1;
             // From here on they may become anything.
             self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
-            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, goal)?;
+            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, *goal)?;
             let is_empty = round.blocks.is_empty() && round.data.is_empty();
             // What was freed is given back as well, unless others keep this from its end.
-            let is_given = goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
-            if is_empty && is_clean && is_given {
-                if goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
+            let is_given = *goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
+            // Before they were begun somebody looked; others may have taken the name away since, after giving the file another one.
+            let is_found = match *goal {
+                Goal::Files(files) if is_empty && is_clean => have_own_names(volume, &closed, files),
+                _ => true,
+            };
+            if is_empty && is_clean && is_given && is_found {
+                if *goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
                     self.begin_wanted(volume, &closed);
                 }
                 drop(closed);
@@ -107,17 +115,17 @@ impl Checkpointer {
                     Goal::Returned => self.returned = durable,
                     Goal::Files(_) | Goal::Due(_) => {}
                 }
-                if goal == Goal::All && !is_open {
+                if *goal == Goal::All && !is_open {
                     // Whoever commits for want of space finds what was freed.
                     self.give_back(volume)?;
                 }
                 return Ok(());
             }
-            if is_empty && matches!(goal, Goal::Files(_)) {
-                // It waits for more than was looked for.
+            if let (true, Goal::Files(files)) = (is_empty, *goal) {
+                // They wait for more than was looked for.
                 volume.data_unflushed.fetch_or(round.has_unflushed, Ordering::AcqRel);
-                volume.counters.bump(Count::soft_fsyncs_of_all);
-                (goal, rounds) = (Goal::All, 0);
+                volume.counters.add(Count::soft_fsyncs_of_all, files.len() as u64);
+                (*goal, rounds) = (Goal::All, 0);
                 continue;
             }
             if is_forced && is_empty && !is_clean {
@@ -135,7 +143,7 @@ impl Checkpointer {
             self.round = Some(round);
             held = stays_closed.then_some(closed);
             self.finish_round(volume, stays_closed)?;
-            if planted(Bug::SyncOneRound) && goal == Goal::Returned {
+            if planted(Bug::SyncOneRound) && *goal == Goal::Returned {
                 return Ok(());
             }
         }
@@ -154,12 +162,6 @@ impl Checkpointer {
         }
         let soft = volume.soft();
         soft.census.lock().written(&round.tally, round.is_partial);
-        {
-            let mut waiting = soft.data.lock();
-            for Placed { block, .. } in &round.data {
-                waiting.remove(block);
-            }
-        }
         let mut state = soft.state.lock();
         if round.exchange.is_some() {
             state.exchange = None;
@@ -330,6 +332,13 @@ fn begin_round(
     if judged.images.is_empty() && ordered.is_empty() {
         judged.images = std::mem::take(&mut judged.put_off);
     }
+    {
+        // What is ordered for these blocks from now on is other data, for a later round.
+        let mut waiting = soft.data.lock();
+        for Placed { block, .. } in &ordered {
+            waiting.remove(block);
+        }
+    }
     let mut round = Round {
         blocks: Vec::new(),
         copied: 0,
@@ -364,6 +373,15 @@ fn begin_round(
         soft.census.lock().found(&round.tally.found);
     }
     result.map(|()| (round, is_clean))
+}
+
+/// Whether files have the names that their identities say, by which rounds have judged that they are reached. A file that had several may have lost that
+/// one; nothing says then which it has. What cannot be read says nothing either. The gate is closed, and the state in its place.
+fn have_own_names(volume: &Volume, closed: &Closed<'_>, files: &[Ino]) -> bool {
+    let txn = Txn::behind(volume, closed);
+    let has_own = |&file: &Ino| dir::has_own_name(&txn.look, file, &inode::read(&txn.look, file)?);
+    let have_own = files.iter().all(|file| has_own(file).unwrap_or(false));
+    txn.finish(Ok(())).is_ok() && have_own
 }
 
 /// Takes the frames of a closed epoch off its lists: their next change belongs to another epoch.
@@ -599,4 +617,65 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
     };
     // A freed block of pointers needs no look: another block that the same transaction changed pointed to it.
     !freed.from.iter().filter(|&&block| !freed.has(block)).any(may_find)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{NewFile, Ops};
+    use crate::types::{Cred, LinkRules, MkfsOptions, Order};
+    use crate::volume::testing;
+    use myriad_device::MemoryDevice;
+    use myriad_format::choices::Profile;
+    use myriad_format::inode::S_IFDIR;
+    use std::sync::Arc;
+
+    fn volume(device: Arc<MemoryDevice>, block_size: u32) -> Volume {
+        let choices = Profile::parse("ffs").unwrap().choices;
+        let options = MkfsOptions { choices, block_size, order: Order::Soft, ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        testing::open(device)
+    }
+
+    /// Data was written over in memory while a round wrote it. The end of the round took the newer data for written as well, and no visit found it due.
+    #[test]
+    fn data_that_is_ordered_while_a_round_is_written_waits() {
+        let volume = volume(Arc::new(MemoryDevice::new(8 << 20)), 4096);
+        let file = testing::new_file(&volume, b"file");
+        let write = |bytes| {
+            crate::file::write(&volume, &Cred::root(), &file, bytes, 0, false, false).unwrap();
+            crate::file::flush(&volume, &file).unwrap();
+        };
+        let waiting = || volume.soft().data.lock().len();
+        write(b"older");
+        assert_eq!(waiting(), 1);
+        let mut checkpointer = volume.checkpointer.lock();
+        let closed = volume.cache.gate.close();
+        let epoch = close_epoch(&volume, &closed, 0, &mut checkpointer.orphan_list).unwrap();
+        checkpointer.round = Some(begin_round(&volume, &closed, epoch, false, Goal::All).unwrap().0);
+        drop(closed);
+        std::thread::scope(|scope| drop(scope.spawn(|| write(b"newer"))));
+        checkpointer.finish_round(&volume, false).unwrap();
+        assert_eq!(waiting(), 1, "the newer data");
+        checkpointer.run(&volume).unwrap();
+        assert_eq!(waiting(), 0);
+    }
+
+    /// After an fsync had looked for its file's name, another thread gave the file one in another directory, and took the first one away. The rounds ended once
+    /// the file lasted there and the directory of its first name did. Looking again after that is too late: the file may have a third name by then, which its
+    /// identity says.
+    #[test]
+    fn rounds_for_a_file_do_not_end_by_a_name_that_it_has_lost() {
+        let volume = volume(Arc::new(MemoryDevice::new(8 << 20)), 4096);
+        let ops = Ops { volume: &volume, cred: &Cred::root(), caller: &Cred::root() };
+        let root = crate::namei::root(&volume.look()).unwrap();
+        let file = testing::new_file(&volume, b"f");
+        let new = NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() };
+        let dir = ops.make(root, b"d", &new).unwrap().node();
+        ops.link(file.node(), dir, b"f", LinkRules::default()).unwrap();
+        ops.unlink(root, b"f").unwrap();
+        volume.checkpointer.lock().run_for(&volume, &[file.ino]).unwrap();
+        assert!(volume.counters.snapshot().contains(&("soft_fsyncs_of_all", 1)));
+        assert!(volume.soft().is_clean());
+    }
 }

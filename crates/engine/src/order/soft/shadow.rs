@@ -185,6 +185,23 @@ impl Shadow {
         self.both().any(|words| facts::live(&words.unit(number, unit)).any(|(entry, _)| entry.tag == tag))
     }
 
+    /// Whether a name of it is not as it lasts, or not as it is about to, given the block as it is.
+    pub fn has_changed_name(&self, frame: &[u8], tag: u32) -> bool {
+        let mut has_changed = false;
+        for (number, unit) in frame.chunks_exact(UNIT_SIZE).enumerate() {
+            let mut look = |lasting: Option<&[u8]>| {
+                facts::between(self.kind, lasting, unit, &mut |fact| {
+                    has_changed |= matches!(fact, Fact::Entry { tag: other, .. } if other == tag);
+                });
+            };
+            if self.is_new {
+                look(None);
+            }
+            self.both().filter(|words| words.has_unit(number)).for_each(|words| look(Some(&words.unit(number, unit))));
+        }
+        has_changed
+    }
+
     /// The names that differ, given the block as it is.
     pub fn find_changes(&self, frame: &[u8]) -> Box<[Change]> {
         let mut changes = Vec::new();
