@@ -96,6 +96,7 @@ class Finding:
     target: str = ""
     clock: str = ""
     scale: float = math.nan
+    conditions: str = ""
     options: str = ""
     estimate: Estimate | None = None
     value: str = ""
@@ -258,14 +259,14 @@ def _seeded(estimate: Estimate, claim: Claim, place: tuple, *tables: pd.DataFram
     return replace(estimate, is_of_one_seed=is_of_one_seed)
 
 
-PLACE = ["target", "clock", "scale", "options_key"]
+PLACE = ["target", "clock", "scale", "conditions_key", "options_key"]
 # Modelled targets whose clock counts the processor's time.
 MACHINES = ("machine2001",)
 
 
-def _nearest(claim: Claim, target: str, clock: str, scale: float, options: str) -> tuple:
+def _nearest(claim: Claim, target: str, clock: str, scale: float, conditions: str, options: str) -> tuple:
     """Sorts targets: that nearest to the paper's machine, then modelled ones; large scales before small."""
-    return (target != claim.machine, clock != "modelled", clock == "none", -scale, target, options)
+    return (target != claim.machine, clock != "modelled", clock == "none", -scale, target, conditions, options)
 
 
 def _is_of_the_processor(claim: Claim) -> bool:

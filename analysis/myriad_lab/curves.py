@@ -67,13 +67,13 @@ def _charts(samples: Samples, costs: pd.Series, metric: str) -> list[Chart]:
         several = [n for n in samples.factors if rows[f"factor.{n}"].nunique(dropna=True) > 1]
         scales = rows["scale"].nunique() > 1
         curves = []
-        for _, line in rows.groupby(["target", "clock", "scale", "factors_key", "options_key"], dropna=False, sort=True):
+        for _, line in rows.groupby(["target", "clock", "scale", "factors_key", "conditions_key", "options_key"], dropna=False, sort=True):
             if line["size"].nunique() < SIZES_LEAST:
                 continue
             one = line.iloc[0]
             varied = [f"{n}={one[f'factor.{n}']}" for n in several if not pd.isna(one[f"factor.{n}"])]
             varied += [f"scale {one['scale']:g}"] if scales else []
-            varied += [one["options_key"]] if one["options_key"] else []
+            varied += [one[name] for name in ("conditions_key", "options_key") if one[name]]
             curves.append(Curve(", ".join([one["target"], *varied]), _points(line)))
         if curves:
             found.append(Chart(workload, phase, curves, metric))

@@ -104,7 +104,7 @@ def find(samples: Samples) -> tuple[list[Factorial], list[str]]:
     """All tests of which every combination is there, and, as sentences, which are not complete."""
     tests, incomplete = [], []
     table = samples.table[samples.table["cost"].notna()]
-    keys = ["suite", "workload", "phase", "target", "clock", "scale", "size", "options_key"]
+    keys = ["suite", "workload", "phase", "target", "clock", "scale", "size", "conditions_key", "options_key"]
     for key, rows in table.groupby(keys, dropna=False, sort=True):
         about = dict(zip(keys, key, strict=True))
         columns = [name for name in sorted(samples.factors, key=known.rank) if rows[f"factor.{name}"].nunique(dropna=False) > 1]

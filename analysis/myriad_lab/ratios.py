@@ -132,17 +132,22 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     return out
 
 
+# What a peer and ours agree in, beside the clock; and what tells one peer's rows from another's.
+LIKE = ("suite", "workload", "phase", "scale", "size", "conditions_key")
+PEER = ["peer", "conditions_key", "peer_options"]
+
+
 def against_peers(samples: Samples, ours: str, floors: dict[tuple, float]) -> pd.DataFrame:
     """Each peer's cost over that of the target `ours`, a row a peer, workload, phase and size. Above 1 we are faster.
 
-    Compared is like with like: the same suite, workload, phase, scale, size and clock. Ours is the cell without factors, or that
+    Compared is like with like: the same suite, workload, phase, scale, size, clock and conditions. Ours is the cell without factors, or that
     whose factors and options come first where there are several; `ours_factors` says which. `floor` is the larger noise floor of the two, of
     `floors`; missing where neither ran against itself.
     """
     rows, groups = [], {}
     for key, data in cells(samples):
         if key["clock"] == "wall":
-            place = tuple(None if pd.isna(key[k]) else key[k] for k in ("suite", "workload", "phase", "scale", "size"))
+            place = tuple(None if pd.isna(key[k]) else key[k] for k in LIKE)
             groups.setdefault(place, []).append((key, data))
     for place, members in groups.items():
         mine = [m for m in members if m[0]["target"] == ours]
@@ -155,7 +160,7 @@ def against_peers(samples: Samples, ours: str, floors: dict[tuple, float]) -> pd
             a, b = data["cost"].to_numpy(float), own["cost"].to_numpy(float)
             found = ratio(a, b)
             rows.append(
-                dict(zip(("suite", "workload", "phase", "scale", "size"), place, strict=True))
+                dict(zip(LIKE, place, strict=True))
                 | {"peer": key["target"], "peer_options": key["options_key"], "ours": ours, "ours_factors": own_key["factors_key"]}
                 | {"ratio": found.value, "low": found.low, "high": found.high, "n_peer": len(a), "n_ours": len(b)}
                 | {"peer_us": 1e6 * float(np.exp(np.mean(np.log(a)))), "ours_us": 1e6 * float(np.exp(np.mean(np.log(b))))}
@@ -164,7 +169,7 @@ def against_peers(samples: Samples, ours: str, floors: dict[tuple, float]) -> pd
     table = pd.DataFrame(rows)
     if rows:
         table["verdict"] = ""
-        for _, part in table.groupby(["peer", "peer_options"]):
+        for _, part in table.groupby(PEER):
             table.loc[part.index, "verdict"] = verdicts(part)
     return table
 
@@ -184,7 +189,7 @@ def against_originals(samples: Samples, floors: dict[tuple, float]) -> pd.DataFr
     found = [(key, data) for key, data in cells(samples) if key["clock"] == "wall"]
 
     def place(key: dict, workload: str) -> tuple:
-        return (workload, key["phase"], key["target"], *(None if pd.isna(key[k]) else key[k] for k in ("scale", "size")), key["factors_key"])
+        return (workload, key["phase"], key["target"], *(None if pd.isna(key[k]) else key[k] for k in ("scale", "size")), key["factors_key"], key["conditions_key"])
 
     for key, data in found:
         if key["suite"] != "tools":
@@ -198,7 +203,7 @@ def against_originals(samples: Samples, floors: dict[tuple, float]) -> pd.DataFr
         ours = ratio(a, b)
         rows.append(
             {"target": key["target"], "workload": key["workload"], "phase": key["phase"], "scale": key["scale"], "size": key["size"]}
-            | {"factors": key["factors_key"]}
+            | {"factors": key["factors_key"], "conditions": key["conditions_key"]}
             | {"ours": ORIGINALS[key["workload"]], "ratio": ours.value, "low": ours.low, "high": ours.high}
             | {"n_theirs": len(a), "n_ours": len(b), "floor": _larger(floors, key, own_key)}
             | {"theirs_us": 1e6 * float(np.exp(np.mean(np.log(a)))), "ours_us": 1e6 * float(np.exp(np.mean(np.log(b))))}

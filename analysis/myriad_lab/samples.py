@@ -39,8 +39,10 @@ DEVICE = ("reads", "writes", "read_bytes", "written_bytes", "flushes", "seek_blo
 # What is counted of a sample beside its time: requests of the device, blocks of its cache that the engine looked at, and what the processor of a
 # modelled machine took.
 COUNTS = (*DEVICE, "blocks_touched", "processor_seconds")
-# Samples that agree in these are repetitions of one measurement, a *cell*; `factors` and `options` as text.
-CELL = ("suite", "workload", "phase", "target", "clock", "scale", "size", "factors_key", "options_key")
+# Samples that agree in these are repetitions of one measurement, a *cell*; `factors`, conditions and `options` as text.
+CELL = ("suite", "workload", "phase", "target", "clock", "scale", "size", "factors_key", "conditions_key", "options_key")
+# What a run asks for that changes what is measured on every target, by its name in a header's `asked`.
+CONDITIONS = ("age", "memory", "sparse", "check")
 
 
 class BadResults(Exception):
@@ -191,6 +193,7 @@ def _row(sample: dict) -> dict:
     row |= {"started": sample.get("started") or "", "seconds": seconds}
     row["cost"] = None if seconds is None else seconds / sample["count"] if sample["count"] > 0 else None
     row["factors_key"] = ",".join(f"{name}={factors[name]}" for name in sorted(factors))
+    row["conditions"] = _conditions(sample, machine)
     row["options"] = {name: _text(options[name]) for name in sorted(options) if name not in factors}
     row |= {f"factor.{name}": choice for name, choice in factors.items()}
     row |= {f"device.{name}": device.get(name) for name in DEVICE}
@@ -201,15 +204,39 @@ def _row(sample: dict) -> dict:
     return row
 
 
+def _conditions(sample: dict, machine: dict) -> dict[str, str]:
+    """What holds for the sample beside its options. A modelled clock does not see the machine, nor where the images lie."""
+    asked = [str(one).partition("=") for one in sample.get("asked") or []]
+    found = {name: f"{name}{equals}{value}" for name, equals, value in asked if name in CONDITIONS}
+    if sample["clock"] == "wall":
+        found["folder"] = f"on {sample.get('folder') or 'an unknown file system'}"
+        parts = [machine.get("cpu"), f"{machine.get('cores')} cores", f"{round((machine.get('memory_bytes') or 0) / 2**30)} GiB", machine.get("kernel")]
+        found["machine"] = " ".join(str(part) for part in parts)
+    return found
+
+
 def _samples(rows: list[dict], problems: list[str]) -> Samples:
-    columns = list(_row({"factors": {}, "scale": 1, "count": 1})) if not rows else None
+    columns = list(_row({"factors": {}, "scale": 1, "count": 1, "clock": "none"})) if not rows else None
     table = pd.DataFrame(rows, columns=columns)
     for name in ("cost", "seconds", "size", "scale", *(f"device.{name}" for name in COUNTS)):
         table[name] = pd.to_numeric(table[name])
+    table["conditions_key"] = _differing_conditions(table)
     table["options_key"] = _differing_options(table)
     factors = sorted(name.removeprefix("factor.") for name in table.columns if name.startswith("factor."))
     alone = table["twin"].isna() | (table["twin"] == TWINS[0])
     return Samples(table[alone].reset_index(drop=True), factors, problems, twins=table[table["twin"].notna()])
+
+
+def _differing_conditions(table: pd.DataFrame) -> list[str]:
+    """Of each sample the conditions that are not those of all others with its sort of clock, as text."""
+    seen: dict[tuple[str, str], set] = {}
+    for clock, conditions in zip(table["clock"], table["conditions"], strict=True):
+        for name in (*CONDITIONS, "folder", "machine"):
+            seen.setdefault((clock, name), set()).add(conditions.get(name))
+    return [
+        ", ".join(text for name, text in conditions.items() if len(seen[clock, name]) > 1)
+        for clock, conditions in zip(table["clock"], table["conditions"], strict=True)
+    ]
 
 
 def _differing_options(table: pd.DataFrame) -> list[str]:

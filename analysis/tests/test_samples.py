@@ -7,7 +7,7 @@ import pytest
 import synthetic
 import zstandard
 
-from myriad_lab import samples
+from myriad_lab import ratios, samples
 
 
 def test_plain_gzip_and_zstd_are_the_same(tmp_path):
@@ -116,3 +116,36 @@ def test_a_line_as_the_lab_writes_it():
     }  # fmt: skip
     row = samples.from_dicts([raw]).table.iloc[0]
     assert row["cost"] == 0.5 / 7 and row["device.reads"] == 3 and row["device.writes"] != row["device.writes"]
+
+
+def test_other_conditions_are_other_measurements(tmp_path):
+    """A kernel's file system has no options: with less memory, aged, elsewhere or on another machine it is measured anew all the same."""
+    common = {"asked": ["cachesize=1G"], "folder": "ext4 on /dev/vda"}
+    for change in (
+        {"asked": ["cachesize=1G", "memory=1024M"]},
+        {"asked": ["age=40"]},
+        {"asked": ["sparse"]},
+        {"asked": ["check"]},
+        {"folder": "xfs on /dev/vdb"},
+        {"machine": synthetic.MACHINE | {"kernel": "0.1-synthetic"}},
+    ):
+        plain = [synthetic.sample(target="ext4", run=run, **common) for run in range(3)]
+        others = [synthetic.sample(target="ext4", run=run, **common | change) for run in range(3)]
+        found = samples.from_dicts(plain + others)
+        assert [len(data) for _, data in samples.cells(found)] == [3, 3], change
+        # Where all are alike nothing is said.
+        assert set(samples.from_dicts(others).table["conditions_key"]) == {""}
+    both = samples.from_dicts(plain + [synthetic.sample(target="ext4", **common | {"asked": ["memory=1024M", "age=40"]})])
+    assert sorted(set(both.table["conditions_key"])) == ["", "memory=1024M, age=40"]
+    # A modelled clock sees neither the machine nor the folder.
+    modelled = [synthetic.sample(clock="modelled", run=run, folder=folder) for run, folder in enumerate(("a", "b"))]
+    assert [len(data) for _, data in samples.cells(samples.from_dicts(modelled))] == [2]
+
+
+def test_peers_are_compared_under_the_same_conditions():
+    def of(target: str, seconds: float, *asked: str) -> list[dict]:
+        return [synthetic.sample(target=target, seconds=seconds, run=run, asked=list(asked)) for run in range(3)]
+
+    found = samples.from_dicts(of("mount", 1.0, "memory=1024M") + of("ext4", 2.0, "memory=1024M") + of("ext4", 8.0))
+    rows = ratios.against_peers(found, "mount", {})
+    assert [(round(row.ratio, 6), row.n_peer, row.conditions_key) for row in rows.itertuples()] == [(2.0, 3, "memory=1024M")]

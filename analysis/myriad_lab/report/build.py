@@ -101,7 +101,7 @@ def _claims(report: Report) -> pd.DataFrame:
                     {"id": claim.id, "paper": group.paper, "place": group.place, "workload": group.workload, "phase": claim.phase}
                     | {"claim": claim.text, "kind": claim.kind, "metric": claim.metric, "counts": first == 0, "paper_value": claim.paper}
                     | {"paper_text": claim.paper_text, "expect_low": claim.expect[0], "expect_high": claim.expect[1]}
-                    | {"target": found.target, "clock": found.clock, "scale": found.scale, "options": found.options}
+                    | {"target": found.target, "clock": found.clock, "scale": found.scale, "conditions": found.conditions, "options": found.options}
                     | {"value": e.value if e else found.value or None}
                     | {"low": e.low if e else None, "high": e.high if e else None, "verdict": found.verdict, "why": found.why}
                 )

@@ -183,6 +183,7 @@ def _test(report: Report, test: Factorial, prefix: str, show: list[str]) -> str:
     flipped = {factor.option for factor in test.factors}
     held = [f"{name}={choice}" for name, choice in sorted(test.settings.items()) if factors.is_known(name) and name not in flipped]
     fixed += f" In all of it {', '.join(held)}." if held else ""
+    fixed += f" Conditions {test.about['conditions_key']}." if test.about["conditions_key"] else ""
     fixed += f" Options {test.about['options_key']}." if test.about["options_key"] else ""
     out.append(html.paragraph(html.text(fixed), class_="where"))
     out.append(_pictures(report, test, name, show, ""))
@@ -306,7 +307,8 @@ def _peers(report: Report) -> str:
     # A workload that only one suite has is known by its own name.
     several = frame.groupby("workload")["suite"].nunique().max() > 1
     frame["label"] = [_peer_label(row, several) for row in frame.to_dict("records")]
-    for (peer, options), rows in frame.groupby(["peer", "peer_options"], sort=True):
+    for (peer, *settings), rows in frame.groupby(ratios.PEER, sort=True):
+        options = ", ".join(filter(None, settings))
         rows = rows.sort_values(["ratio", "label"], ascending=[False, True])
         title = html.text(peer + (f" ({options})" if options else ""))
         out.append(html.element("h3", title))

@@ -104,8 +104,8 @@ def of_ours(findings: list[Finding]) -> str:
 def place(finding: Finding) -> str:
     clock = "" if finding.clock == "wall" else f", {finding.clock} clock" if finding.clock != "none" else ", counted"
     scale = "" if finding.scale == 1 else f", scale {number(finding.scale)}"
-    options = f", {finding.options}" if finding.options else ""
-    return f"on {finding.target}{clock}{scale}{options}"
+    settings = "".join(f", {text}" for text in (finding.conditions, finding.options) if text)
+    return f"on {finding.target}{clock}{scale}{settings}"
 
 
 def claims(caption: str, rows: list[tuple[Group, list[Finding]]], notes: dict[str, str], where: bool) -> str:
@@ -203,7 +203,7 @@ def twins(caption: str, rows: pd.DataFrame) -> str:
     body = []
     for row in rows.to_dict("records"):
         label = f"{row['workload']}: {row['phase']}" + (f", {row['size']:,.0f}" if not pd.isna(row["size"]) else "")
-        settings = ", ".join(row[name] for name in ("factors_key", "options_key") if row[name])
+        settings = ", ".join(row[name] for name in ("factors_key", "conditions_key", "options_key") if row[name])
         label += f" ({settings})" if settings else ""
         cells = [html.text(row["target"]), html.text(label), str(row["rounds"]), f"{row['ratio']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}"]
         cells.append(percent(row["floor"]))
@@ -224,7 +224,8 @@ def originals(caption: str, rows: pd.DataFrame) -> str:
     for row in rows.to_dict("records"):
         ends = "" if np.isnan(row["low"]) else f"{times(row['low'])} to {times(row['high'])}"
         label = f"{row['workload']}: {row['phase']}" + (f", {row['size']:,.0f}" if not pd.isna(row["size"]) else "")
-        label += f" ({row['factors']})" if row["factors"] else ""
+        settings = ", ".join(filter(None, (row["factors"], row["conditions"])))
+        label += f" ({settings})" if settings else ""
         body.append(
             [html.text(label), seconds(row["theirs_us"] / 1e6), seconds(row["ours_us"] / 1e6), times(row["ratio"]), ends]
             + [f"{row['n_theirs']}, {row['n_ours']}", *_floor_cell(rows, row)]

@@ -123,7 +123,7 @@ fn called_as(mut arguments: Vec<OsString>) -> (String, Vec<OsString>) {
     if arguments.get(verb).is_some_and(|verb| verb == verbs::find::NAME) {
         arguments = verbs::find::arrange(arguments, verb);
     }
-    if arguments.get(1).is_some_and(|verb| verb == verbs::fsck::NAME) {
+    if arguments.get(verb).is_some_and(|verb| verb == verbs::fsck::NAME) {
         arguments = verbs::fsck::as_standard_options(arguments);
     }
     ("myriad".into(), arguments)

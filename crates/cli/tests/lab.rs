@@ -27,7 +27,7 @@ fn the_list_names_suites_targets_and_factors() {
 fn all_combinations_of_the_factors_are_in_the_file_and_what_is_absent_is_named() {
     let place = Place::new();
     let line = "lab run simplefs tar --scale 0.002 --runs 2 --target process,disk2001 \
-                --factors namecache,placement,paint=red/blue --set alloc=write --check --out samples.jsonl --quiet";
+                --factors namecache,placement,paint=red/blue --set alloc=write --check --sparse --out samples.jsonl --quiet";
     let told = place.line(line).ok();
     assert!(told.text().contains("absent: paint=red/blue: there is no such option"), "{}", told.text());
     let (header, lines) = samples(&place, "samples.jsonl");
@@ -45,6 +45,9 @@ fn all_combinations_of_the_factors_are_in_the_file_and_what_is_absent_is_named()
     let bytes = |name: &str| fs::metadata(place.path(name)).unwrap().len();
     assert!(bytes("samples.jsonl.zst") * 20 < bytes("samples.jsonl"), "{} bytes", bytes("samples.jsonl.zst"));
     place.line(&format!("{line} --resume --seed 2")).expect(1, &["another experiment"]);
+    // Looking after each phase leaves other things in memory.
+    place.line(&format!("{} --resume", line.replace("--check ", ""))).expect(1, &["its asked is"]);
+    assert_eq!(header["asked"].as_array().unwrap()[3..], ["alloc=write", "sparse", "check"]);
 }
 
 /// Twins on a modelled device are the same to the digit; by a clock, what was slowed has its columns. A run is not gone on with without them.
@@ -56,7 +59,7 @@ fn twins_show_the_noise_and_what_was_slowed() {
     let modelled = place.line("lab run folder --scale 0.001 --twin --runs 6 --target disk2001 --quiet").ok();
     assert!(modelled.text().contains("\nA against A\n"), "{}", modelled.text());
     assert!(modelled.text().contains("\n0 of "), "{}", modelled.text());
-    let line = "lab run dirhash --scale 0.002 --twin --slow create:900% --runs 6 --out samples.jsonl --quiet";
+    let line = "lab run dirhash --scale 0.002 --twin --slow create:900% --runs 6 --sparse --out samples.jsonl --quiet";
     let told = place.line(line).ok();
     let text = told.text();
     assert!(
@@ -64,7 +67,7 @@ fn twins_show_the_noise_and_what_was_slowed() {
         "{text}"
     );
     let (header, lines) = samples(&place, "samples.jsonl");
-    assert_eq!(header["asked"], serde_json::json!(["twin", "slow=create:900%"]));
+    assert_eq!(header["asked"], serde_json::json!(["sparse", "twin", "slow=create:900%"]));
     let of = |twin: &str| lines.iter().filter(|line| line["twin"] == twin).count();
     assert!(of("a") > 0 && of("a") == of("b") && of("a") == of("slowed") && of("a") * 3 == lines.len());
     place.line(&line.replace("create", "unlink")).expect(1, &["samples.jsonl", "--resume"]);
@@ -76,7 +79,7 @@ fn twins_show_the_noise_and_what_was_slowed() {
 fn a_mounted_volume_does_what_a_volume_in_process_does() {
     let place = Place::new();
     place
-        .line("lab run all --scale 0.001 --runs 1 --target process,mount --age 20 --check --out samples.jsonl --quiet")
+        .line("lab run all --scale 0.001 --runs 1 --target process,mount --age 20 --check --sparse --out samples.jsonl --quiet")
         .ok();
     let (header, lines) = samples(&place, "samples.jsonl");
     assert_eq!(header["asked"][0], "age=20");
@@ -104,11 +107,18 @@ fn a_mounted_volume_does_what_a_volume_in_process_does() {
 #[test]
 fn quick_ends_with_pictures_or_says_why_not() {
     let place = Place::new();
-    let told = place.line("lab quick --scale 0.001 --target process,disk2001,sqlite --no-install --quiet").ok();
+    let line =
+        "lab quick --scale 0.001 --target process,disk2001,sqlite --set profile=xfs,alloc=write --no-install --quiet";
+    let told = place.line(line).ok();
     let text = told.text();
     let (_, lines) = samples(&place, "lab-quick/targets.jsonl.zst");
     assert!(lines.len() > 150, "{}", lines.len());
     let (header, lines) = samples(&place, "lab-quick/mechanisms.jsonl.zst");
+    assert_eq!(
+        header["asked"],
+        serde_json::json!(["paper", "placement=rotor/dirpref", "profile=ffs", "alloc=write", "sparse", "check"])
+    );
+    assert!(lines.iter().all(|line| line["options"]["alloc"] == "write"));
     assert!(lines.iter().all(|line| line["options"]["profile"] == "ffs" && line["target"] == "disk2001"));
     let flipped = lines[0]["factors"].as_object().unwrap().len();
     let absent =
@@ -151,6 +161,10 @@ fn what_cannot_be_meant_is_refused() {
         ("lab run tar --memory 16M", 2, "less than 256 MiB"),
         ("lab run tar --factors cachesize", 1, "cachesize takes any value"),
         ("lab run tar --factors alloc --set alloc=write", 1, "alloc cannot be set and flipped"),
+        ("lab quick --set dirhash=off", 1, "dirhash cannot be set and flipped"),
+        // What is refused leaves no file that the next run would stumble over.
+        ("lab run tar --folder none --out refused.jsonl", 1, "making a folder in"),
+        ("lab run tar --sparse --out refused.jsonl --folder none", 1, "making a folder in"),
         ("lab run tar --set colour=red", 1, "there is no such option"),
         ("lab run tar --slow mkdir:5%", 2, "--twin"),
         ("lab run tar --twin --runs 5", 1, "with --twin 6 at least"),

@@ -94,6 +94,7 @@ fn wrong_command_lines_are_refused() {
         ("fsck", 16, &["<IMAGE>"]),
         ("fsck -n -y vol.img", 16, &["cannot be used with"]),
         ("fsck --no-such-option vol.img", 16, &["--no-such-option"]),
+        ("-q fsck -C3 none.img", 8, &["none.img: No such file"]),
     ];
     for (line, code, said) in cases {
         place.line(line).expect(*code, said);

@@ -71,6 +71,18 @@ impl NameCache {
         self.absent.populate(0..self.absent.len())
     }
 
+    /// Forgets everything. Nobody has to hold a lock: an entry that is not there says nothing, and as in [`Self::forget`] the word that says so
+    /// alone goes. A name that is remembered meanwhile may stay.
+    pub fn clear(&self) {
+        let pairs = self.known.iter().step_by(2);
+        for word in pairs.chain(self.absent.iter()) {
+            // What was never used takes no memory yet.
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The pair of a name, and the key that tells pairs apart.
     #[inline]
     fn pair(&self, dir: Ino, hash: u64) -> Option<([&AtomicU64; 2], u64)> {

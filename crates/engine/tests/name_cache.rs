@@ -124,6 +124,29 @@ fn missing_names_have_their_share_and_no_more() {
     }
 }
 
+/// Dropping the caches drops both sorts of names: what is looked up next is searched for, and then known again.
+#[test]
+fn dropped_caches_know_no_names() {
+    let fs = volume(Directory::Indexed, options(1));
+    let session = fs.session(Cred::root());
+    let dir = session.mkdir("d", 0o755).unwrap();
+    let known: Vec<String> = (0..100).map(|i| format!("{i}")).collect();
+    for name in &known {
+        session.create(&format!("d/{name}"), 0o644).unwrap();
+    }
+    let seek = || {
+        for name in &known {
+            session.lookup(dir, name.as_bytes()).unwrap();
+            assert!(is_missing(session.lookup(dir, format!("no {name}").as_bytes())));
+        }
+    };
+    seek();
+    assert!(added(&fs, "name_cache_hits", seek) >= 90);
+    fs.drop_caches().unwrap();
+    assert_eq!(added(&fs, "name_cache_absent_hits", || assert_eq!(added(&fs, "name_cache_hits", seek), 0)), 0);
+    assert!(added(&fs, "name_cache_absent_hits", || assert!(added(&fs, "name_cache_hits", seek) >= 90)) >= 90);
+}
+
 /// Each way in which a name comes to be, after it was looked for.
 #[test]
 fn what_was_missing_is_there_once_it_is_made() {

@@ -4,7 +4,7 @@ use crate::compare::commands::{read_rows, tar_rows};
 use crate::compare::{self, Contestant};
 use crate::interrupt;
 use crate::mount_floor::MountFloor;
-use crate::numbers::{parse_count, parse_size, parse_some};
+use crate::numbers::{parse_count, parse_some};
 use crate::provenance::Provenance;
 use crate::provider::{self, Provider, VolumeOptions};
 use crate::recovery::Recovery;
@@ -18,8 +18,9 @@ use crate::workloads::folder::Folder;
 use crate::workloads::names::NameStyle;
 use crate::workloads::tree::Tree;
 use crate::workloads::{self, Workload};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use myriad_engine::options::parse_size;
 use myriad_engine::{Discard, MkfsOptions, MountOptions, Order};
 use serde::Serialize;
 use std::io::Write;
@@ -73,8 +74,8 @@ struct Direct<T: Args> {
 
 #[derive(Clone, Debug, Args, Serialize)]
 struct Common {
-    /// Runs of each target, interleaved
-    #[arg(long, visible_alias = "rounds", value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Runs of each target, interleaved; of fewer than 6 no interval is known
+    #[arg(long, visible_alias = "rounds", value_name = "N", default_value = "6", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
     /// Threads, each in directories of its own
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -304,12 +305,22 @@ trait Make {
     fn inodes(&self, common: &Common) -> u64;
 }
 
+/// Names of a thread at most: more than any volume holds, and few enough to be reckoned with.
+const NAMES_MOST: u64 = 1 << 48;
+
+/// How many names there are in all, if they can be.
+fn names_of(what: &str, factors: &[u64]) -> Result<u64> {
+    let product = factors.iter().try_fold(1_u64, |product, &factor| product.checked_mul(factor));
+    product.filter(|&names| names <= NAMES_MOST).with_context(|| format!("{what}: these are more than 2^48 names"))
+}
+
 impl Make for DirOptions {
     fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        let names = names_of("--entries times --dirs", &[self.entries, self.dirs])?;
         Ok(Box::new(Dir {
             entries: self.entries,
             dirs: self.dirs,
-            lookups: common.lookups(self.entries * self.dirs),
+            lookups: common.lookups(names),
             batch: common.batch(),
             names: common.names,
             unlink_order: self.unlink,
@@ -327,12 +338,13 @@ impl TreeOptions {
     fn tree(&self, common: &Common, meta: bool) -> Result<Tree> {
         // A chain of directories this long would have paths that no system call takes.
         ensure!(self.fan > 1 || self.tree_dirs <= 64, "--fan 1 makes one chain: at most 64 --tree-dirs");
+        let names = names_of("--tree-dirs times --tree-files", &[self.tree_dirs, self.tree_files])?;
         Ok(Tree {
             dirs: self.tree_dirs,
             files: self.tree_files,
             size: self.tree_size,
             fan: self.fan,
-            lookups: common.lookups(self.tree_dirs * self.tree_files),
+            lookups: common.lookups(names),
             batch: common.batch(),
             names: common.names,
             cold: common.cold,
@@ -356,6 +368,7 @@ impl Make for TreeOptions {
 impl Make for FileOptions {
     fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
         ensure!(self.requests.iter().all(|&request| request > 0), "--requests are at least one byte");
+        names_of("--files", &[self.files])?;
         Ok(Box::new(Files {
             files: self.files,
             size_max: self.size_max,
@@ -375,6 +388,7 @@ impl Make for FileOptions {
 
 impl Make for FolderOptions {
     fn make(&self, common: &Common) -> Result<Box<dyn Workload>> {
+        names_of("--messages", &[self.messages])?;
         Ok(Box::new(Folder { messages: self.messages, size: self.message_size, seed: common.seed }))
     }
 
@@ -548,6 +562,31 @@ mod tests {
         assert_eq!(parse_durability("each"), Ok(Durability::Every(1)));
         assert_eq!(parse_durability("1000"), Ok(Durability::Every(1000)));
         assert!(parse_durability("0").is_err() && parse_durability("often").is_err());
+    }
+
+    /// They were multiplied without a look at the result.
+    #[test]
+    fn more_names_than_there_can_be_are_refused() {
+        for (line, what) in [
+            ("--entries 1e15 --dirs 1e15", "--entries times --dirs"),
+            ("--tree-dirs 1e12 --tree-files 1e12", "--tree-dirs times --tree-files"),
+            ("--files 18446744073709551615", "--files"),
+            ("--messages 18446744073709551615", "--messages"),
+        ] {
+            let words = ["bench", "compare"].into_iter().chain(line.split(' '));
+            let bench = command().try_get_matches_from(words).unwrap();
+            let What::Compare(options) = Bench::from_arg_matches(&bench).unwrap().what else { panic!() };
+            let common = &options.common;
+            let made = [
+                options.dir.make(common),
+                options.tree.make(common),
+                options.file.make(common),
+                options.mail.make(common),
+            ];
+            let refused: Vec<String> =
+                made.into_iter().filter_map(|made| made.err()).map(|why| why.to_string()).collect();
+            assert_eq!(refused, [format!("{what}: these are more than 2^48 names")], "{line}");
+        }
     }
 
     #[test]

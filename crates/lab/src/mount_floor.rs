@@ -339,16 +339,16 @@ impl MountFloor {
             "{} runs of {} operations, {:?} transport, {where_}; medians",
             self.runs, self.ops, self.transport
         )?;
-        let mut table = report::table(&["phase", "null us/op", "volume us/op", "ratio", "95%"]);
+        let mut table =
+            report::table(&["phase", "null us/op", "volume us/op", "ratio", stats::ends(self.runs as usize)]);
         for row in &rows {
             let median = |values: &[f64]| format!("{:.2}", stats::median(values).unwrap_or(f64::NAN));
-            let Estimate { value, low, high } = row.ratio;
             table.add_row([
                 row.phase.to_owned(),
                 median(row.null),
                 median(row.volume),
-                format!("{value:.2}"),
-                format!("{low:.2} to {high:.2}"),
+                format!("{:.2}", row.ratio.value),
+                report::between(row.ratio, self.runs as usize, |end| format!("{end:.2}")),
             ]);
         }
         writeln!(out, "{}", table.trim_fmt())?;

@@ -1,12 +1,5 @@
 //! Numbers as people write them.
 
-/// `4096`, `64K`, `1.5G`: powers of 1024.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let usage = "write a number and K, M, G or T, as in 64M";
-    let trimmed = text.trim_end_matches(['B', 'b']).trim_end_matches('i');
-    scaled(trimmed, &[('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)]).ok_or_else(|| usage.to_owned())
-}
-
 /// `1000`, `10k`, `1M`, `1e6`: powers of 1000.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let usage = || "write a number, as in 1000, 100k, 10M or 1e6".to_owned();
@@ -51,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_sizes() {
+    fn counts() {
         let counts = [
             ("1000", Some(1000)),
             ("10k", Some(10_000)),
@@ -65,18 +58,6 @@ mod tests {
         ];
         for (text, count) in counts {
             assert_eq!(parse_count(text).ok(), count, "{text}");
-        }
-        let sizes = [
-            ("4096", Some(4096)),
-            ("64k", Some(65536)),
-            ("1.5G", Some(3 << 29)),
-            ("2GiB", Some(2 << 30)),
-            ("16T", Some(16 << 40)),
-            ("x", None),
-            ("99999999T", None),
-        ];
-        for (text, size) in sizes {
-            assert_eq!(parse_size(text).ok(), size, "{text}");
         }
     }
 }

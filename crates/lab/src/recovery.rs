@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use comfy_table::Table;
 use myriad_device::{Access, BlockDevice, FaultDevice, FaultOp, FaultSpan, FileDevice};
+use myriad_engine::options::parse_size;
 use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Session, SetAttr};
 use serde::Serialize;
 use serde_json::Value;
@@ -32,10 +33,10 @@ pub struct Recovery {
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
     /// Log of each volume
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = crate::numbers::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     log_size: u64,
     /// Memory for cached blocks
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::numbers::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     cachesize: u64,
     /// Where images are made, one at a time: 10M files take 5 GB
     #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]

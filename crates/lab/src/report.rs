@@ -100,11 +100,12 @@ pub fn detail(samples: &[Sample], columns: &[Column]) -> Table {
 }
 
 /// One row a phase: median us per operation of each target, how many times faster ours is than the best kernel file system
-/// with its 95% interval, and device writes.
+/// with its 95% interval (of few rounds their range), and device writes.
 pub fn comparison(samples: &[Sample], columns: &[Column], seed: u64) -> Table {
     let mut header = vec!["workload".to_owned(), "phase".to_owned(), "ops".to_owned()];
     header.extend(columns.iter().map(|column| format!("{} us/op", column.label)));
-    header.extend(["best kernel", "ratio", "95%", "its writes/op", "our writes/op"].map(str::to_owned));
+    let rounds = samples.iter().map(|sample| sample.run).max().map_or(0, |last| last as usize + 1);
+    header.extend(["best kernel", "ratio", stats::ends(rounds), "its writes/op", "our writes/op"].map(str::to_owned));
     let mut table = table(&header.iter().map(String::as_str).collect::<Vec<_>>());
     for (workload, phase) in phases(samples) {
         let of = |column: &Column| select(samples, &workload, &phase, &column.label);
@@ -130,10 +131,7 @@ pub fn comparison(samples: &[Sample], columns: &[Column], seed: u64) -> Table {
         });
         row.push(best.map_or("-".to_owned(), |best| best.label.clone()));
         row.push(number(ratio.map(|ratio| ratio.value)));
-        row.push(
-            ratio
-                .map_or("-".to_owned(), |ratio| format!("{} to {}", number(Some(ratio.low)), number(Some(ratio.high)))),
-        );
+        row.push(ratio.map_or("-".to_owned(), |ratio| between(ratio, rounds, |end| number(Some(end)))));
         row.push(best.map_or("-".to_owned(), |best| writes_per_op(best)));
         row.push(ours.map_or("-".to_owned(), writes_per_op));
         table.add_row(row);
@@ -190,11 +188,19 @@ pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header.to_vec());
     for (index, column) in table.column_iter_mut().enumerate() {
-        let named = matches!(header[index], "workload" | "phase" | "target" | "setting" | "best kernel" | "95%");
+        let named = matches!(
+            header[index],
+            "workload" | "phase" | "target" | "setting" | "best kernel" | "95%" | "least to most"
+        );
         column.set_cell_alignment(if named { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 2));
     }
     table
+}
+
+/// The ends of an estimate; a dash for those of one round, which says nothing of others.
+pub(crate) fn between(estimate: stats::Estimate, rounds: usize, write: impl Fn(f64) -> String) -> String {
+    if rounds > 1 { format!("{} to {}", write(estimate.low), write(estimate.high)) } else { "-".to_owned() }
 }
 
 /// Three significant digits, which is more than a measurement holds; a dash for what is not known.
@@ -244,19 +250,21 @@ mod tests {
     /// The best kernel file system is the rival, SQLite is not; missing samples are dashes.
     #[test]
     fn comparison_table() {
-        let mut samples = Vec::new();
-        for run in 0..5 {
-            samples.extend([sample("ext4", run, 40), sample("xfs", run, 24), sample("myriad", run, 2)]);
-        }
-        let text = comparison(&samples, &columns(), 1).to_string();
-        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(
-            words,
-            [
-                "dir", "create", "1000", "40.0", "24.0", "2.00", "-", "xfs", "12.0", "12.0", "to", "12.0", "2.40",
-                "0.200"
-            ]
-        );
+        let of = |runs: u32| {
+            let samples = (0..runs).flat_map(|run| {
+                [sample("ext4", run, 40), sample("xfs", run, 24), sample("myriad", run, u64::from(2 + run % 2))]
+            });
+            let text = comparison(&samples.collect::<Vec<_>>(), &columns(), 1).to_string();
+            let words = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+            (text.lines().next().unwrap().to_owned(), words)
+        };
+        let (header, row) = of(6);
+        assert!(header.contains("95%"), "{header}");
+        assert_eq!(row, "dir create 1000 40.0 24.0 2.50 - xfs 9.60 8.00 to 12.0 2.40 0.250");
+        let (header, row) = of(5);
+        assert!(header.contains("least to most") && !header.contains("95%"), "{header}");
+        assert_eq!(row, "dir create 1000 40.0 24.0 2.00 - xfs 12.0 8.00 to 12.0 2.40 0.200");
+        assert_eq!(of(1).1, "dir create 1000 40.0 24.0 2.00 - xfs 12.0 - 2.40 0.200");
     }
 
     #[test]

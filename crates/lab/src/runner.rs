@@ -129,7 +129,9 @@ pub fn run_phase(
     let contents = Contents::new(options.seed, request_bytes_max);
     target.begin(phase.changes)?;
     if phase.cold {
-        target.drop_caches()?;
+        target.drop_caches()?
+    } else {
+        target.warm_up()?
     }
     let before = target.counters()?;
     let gate = Gate::new(plans.len());

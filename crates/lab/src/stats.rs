@@ -3,7 +3,15 @@
 use crate::workloads::random::Random;
 use serde::Serialize;
 
-/// An estimate with a 95% interval.
+/// Of fewer rounds even the whole range of their ratios is no 95% interval.
+pub const ROUNDS_LEAST: u32 = 6;
+
+/// What the ends of an estimate of so many rounds are.
+pub fn ends(rounds: usize) -> &'static str {
+    if rounds < ROUNDS_LEAST as usize { "least to most" } else { "95%" }
+}
+
+/// An estimate with a 95% interval, or where the rounds are too few for one, with the least and the most of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     pub value: f64,
@@ -35,7 +43,8 @@ pub fn quantile(values: &[f64], fraction: f64) -> Option<f64> {
 /// Resamples behind a bootstrap interval: its ends move by well under 1% between seeds.
 const RESAMPLES: usize = 4000;
 
-/// How many times faster `ours` is than the best of `rivals`: ratio of medians, 95% percentile bootstrap.
+/// How many times faster `ours` is than the best of `rivals`: ratio of medians, 95% percentile bootstrap. Of fewer than [`ROUNDS_LEAST`]
+/// rounds the ends are the least and the greatest ratio of a round.
 ///
 /// `ours[i]` and every `rivals[r][i]` come from round i. Whole rounds are drawn, so what disturbed a round disturbs all its
 /// targets alike, and the best rival is chosen anew in each resample, so that its choice is part of the interval.
@@ -54,6 +63,10 @@ pub fn speedup(rivals: &[&[f64]], ours: &[f64], seed: u64) -> Option<Estimate> {
         best / median_of(ours)
     };
     let all: Vec<usize> = (0..rounds).collect();
+    if rounds < ROUNDS_LEAST as usize {
+        let each: Vec<f64> = all.iter().map(|&round| ratio(&[round])).collect();
+        return Some(Estimate { value: ratio(&all), low: quantile(&each, 0.0)?, high: quantile(&each, 1.0)? });
+    }
     let mut random = Random::new(seed);
     let resampled: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
@@ -124,8 +137,8 @@ mod tests {
 
     #[test]
     fn speedup_interval_holds_the_value_and_is_reproducible() {
-        let rival = [20.0, 22.0, 19.0, 30.0, 21.0];
-        let ours = [2.0, 2.1, 1.9, 2.2, 2.0];
+        let rival = [20.0, 22.0, 19.0, 30.0, 21.0, 21.0];
+        let ours = [2.0, 2.1, 1.9, 2.2, 2.0, 2.0];
         let estimate = speedup(&[&rival], &ours, 7).unwrap();
         assert_eq!(estimate.value, 10.5);
         assert!(estimate.low <= estimate.value && estimate.value <= estimate.high);
@@ -136,8 +149,21 @@ mod tests {
     /// A disturbance that slows a whole round slows all its targets: drawn by rounds, the ratio does not move.
     #[test]
     fn speedup_is_paired_by_round() {
-        let estimate = speedup(&[&[10.0, 10.0, 100.0]], &[1.0, 1.0, 10.0], 3).unwrap();
-        assert_eq!((estimate.low, estimate.high), (10.0, 10.0));
+        for rounds in [3, 9] {
+            let slow = |time: f64| (0..rounds).map(|round| if round % 3 == 2 { 10.0 * time } else { time }).collect();
+            let (rival, ours): (Vec<f64>, Vec<f64>) = (slow(10.0), slow(1.0));
+            let estimate = speedup(&[&rival], &ours, 3).unwrap();
+            assert_eq!((estimate.low, estimate.high), (10.0, 10.0));
+        }
+    }
+
+    /// Of five rounds the widest that a bootstrap can give holds the median 15 times in 16.
+    #[test]
+    fn few_rounds_have_a_range_and_no_interval() {
+        let (near, far) = ([20.0, 30.0, 10.0, 40.0, 20.0], [30.0, 20.0, 20.0, 30.0, 30.0]);
+        let estimate = speedup(&[&near, &far], &[2.0; 5], 1).unwrap();
+        assert_eq!(estimate, Estimate { value: 10.0, low: 5.0, high: 15.0 });
+        assert_eq!((ends(5), ends(6)), ("least to most", "95%"));
     }
 
     /// The analysis has the same test with the same digits.

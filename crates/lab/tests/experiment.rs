@@ -121,6 +121,19 @@ fn every_target_is_asked_for_the_same_after_ageing() {
     }
 }
 
+/// Its server ends with each phase that changes something, and took what was in memory along.
+#[test]
+fn a_warm_phase_of_fuse2fs_finds_all_in_memory() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let tar = experiment(folder.path(), &["tar"], &["process", "fuse2fs"]);
+    let outcome = run(&Experiment { check_each: false, ..tar });
+    if let Some(why) = outcome.header.left_out.get("fuse2fs") {
+        return eprintln!("skipped: fuse2fs: {why}");
+    }
+    let found = outcome.lines.iter().find(|line| line.target == "fuse2fs" && line.phase == "find").unwrap();
+    assert_eq!(found.device.reads, Some(0), "{found:?}");
+}
+
 /// The same on every machine and every time: requests, distances and seconds.
 #[test]
 fn modelled_time_is_the_same_again() {

@@ -48,9 +48,11 @@ impl Command for Lab {
     fn run(self, context: &Context) -> Result<Status> {
         // However often the signal comes, it must not leave a mount behind.
         interrupt::never_abruptly();
+        let can_be_resumed = self.can_be_resumed();
         match self.run(&mut *context.out(), context.is_quiet()) {
             Err(error) if error.is::<LabInterrupted>() => {
-                context.note("myriad: interrupted; --resume goes on with the samples that there are");
+                let next = if can_be_resumed { "; --resume goes on with the samples that there are" } else { "" };
+                context.note(&format!("myriad: interrupted{next}"));
                 Ok(Status(128 + Interrupted::latest().0))
             }
             Err(error) => {

@@ -166,7 +166,7 @@ impl Tree {
                     writeln!(context.out(), ",")?;
                 }
                 let drawn = volumes.get(&place.image).and_then(|volume| drawing.draw(&volume, place));
-                context.tolerate(drawn)?;
+                drawing.tolerate(place, drawn)?;
             }
             Ok(())
         });
@@ -210,6 +210,19 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
+    /// A place that cannot be drawn is told of, and the others follow. Where `-J` has it there is an object all the same.
+    fn tolerate(&self, place: &Place, drawn: Result<()>) -> Result<()> {
+        let Err(error) = drawn else { return Ok(()) };
+        let mut object = Map::new();
+        put(&mut object, "name", &place.bytes());
+        object.insert("error".into(), format!("{error:#}").into());
+        self.context.tolerate(Err(error))?;
+        if self.tree.nested_json {
+            writeln!(self.context.out(), "  {}", Value::from(object))?;
+        }
+        Ok(())
+    }
+
     /// A stack, not recursion: trees may be deeper than ours.
     fn draw(&mut self, volume: &Opened, place: &Place) -> Result<()> {
         let stat = volume.tree().stat(&place.path).at(place)?;

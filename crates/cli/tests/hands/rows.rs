@@ -136,8 +136,8 @@ pub const ROWS: &[Row] = &[
     row("umount @", &[]),
     row("bench dir # --entries 8 --runs 1 --lookups 8 --image-size 16M", &["#"]),
     row("bench dir sqlite:# --entries 8 --runs 1 --lookups 8", &["#"]),
-    row("lab run folder --scale 0.001 --runs 1 --out #", &["#"]),
-    row("lab run folder --scale 0.001 --runs 1 --target sqlite --folder @", &[]),
+    row("lab run folder --scale 0.001 --runs 1 --sparse --out #", &["#"]),
+    row("lab run folder --scale 0.001 --runs 1 --sparse --target sqlite --folder @", &[]),
     row("completions @", &[]),
     row("man #", &["#/", THE_REST]),
 ];

@@ -75,4 +75,15 @@ fn sizes_and_forms() {
     assert!(bench.place.line("tree vol.img:/t/empty").ok().text().ends_with("\n\n1 directory, 0 files\n"));
     bench.place.line("tree -L 0 vol.img").expect(2, &["0 is not in 1.."]);
     bench.place.line("tree vol.img:/none").expect(1, &["vol.img:/none: No such file"]);
+    // A place that is not there is an object too, wherever it stands.
+    for (line, failed, count) in [
+        ("tree -J vol.img:/none", 0, 2),
+        ("tree -J vol.img:/none vol.img:/t/empty", 0, 3),
+        ("tree -J vol.img:/t/empty none.img", 1, 3),
+    ] {
+        let said = bench.place.line(line).expect(1, &["No such file"]).out;
+        let drawn: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        assert!(drawn[failed]["error"].as_str().unwrap().contains("No such file"), "{line}: {drawn}");
+        assert_eq!(drawn.as_array().unwrap().len(), count, "{line}: {drawn}");
+    }
 }

@@ -334,8 +334,8 @@ impl Fs {
         self.inner.close()
     }
 
-    /// Writes everything home and drops clean cached blocks, so that the next accesses read the device (for
-    /// measurements).
+    /// Writes everything home, drops clean cached blocks and forgets names that were looked up, so that the next accesses read the device
+    /// (for measurements).
     pub fn drop_caches(&self) -> Result<()> {
         let volume = self.volume();
         if !volume.options.read_only {
@@ -344,6 +344,7 @@ impl Fs {
         }
         volume.cache.sweep(Sweep::Everything);
         volume.dir_hashes.drop_all();
+        volume.names.clear();
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What may be left behind, and what takes it away
 //!   1. A loop device: set to detach itself at its last close as soon as it is mounted; until then a guard detaches it.
-//!   2. A mount: a guard unmounts it; mounts are made in a mount namespace of the run's own, so that they go even when the
-//!      process is killed.
+//!   2. A mount: a guard unmounts it; mounts are made in a mount namespace of the run's own, so that they go with its last process, even one
+//!      that is killed. What serves a FUSE mount is a process of its own, and stays with its loop device when only the run is killed.
 //!   3. Image files: in a temporary folder with a guard.
 
 use crate::provider::{Place, Provider, Side};
@@ -71,6 +71,13 @@ impl Kind {
         };
         arguments.push(image.to_str().context("the folder's path is not UTF-8")?.to_owned());
         Ok(arguments)
+    }
+
+    /// Makes an empty file system in the image, with nothing of it in the host's memory.
+    pub fn format(self, image: &Path, inodes: u64) -> Result<()> {
+        let (mkfs, _) = self.mkfs();
+        run_program(mkfs, &self.mkfs_arguments(image, inodes)?)?;
+        settle_image(image)
     }
 
     /// Times of access are off for all. btrfs would punch holes into the image by itself.
@@ -308,9 +315,7 @@ impl KernelProvider {
 
     /// A new file system, mounted.
     pub fn mount_fresh(&self) -> Result<Mounted> {
-        let (mkfs, _) = self.kind.mkfs();
-        run_program(mkfs, &self.kind.mkfs_arguments(&self.image, self.inodes)?)?;
-        settle_image(&self.image)?;
+        self.kind.format(&self.image, self.inodes)?;
         Mounted::new(self.kind, &self.image, &self.point)
     }
 

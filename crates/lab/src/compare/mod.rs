@@ -9,7 +9,7 @@ use crate::provider::{ImageProvider, Provider, SqliteProvider, VolumeOptions};
 use crate::report::{Column, Record, ResultFile};
 use crate::runner::{RunOptions, Sample};
 use crate::schedule::{self, Selected};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use commands::Row;
 use kernel::{KernelProvider, Kind};
 use serde::Serialize;
@@ -113,7 +113,7 @@ fn run_here(plan: &Plan) -> Result<Outcome> {
     let mut out = plan.out.as_deref().map(ResultFile::append_to).transpose()?;
     let folder = tempfile::Builder::new().prefix("myriad-compare-").tempdir_in(&plan.folder);
     let folder = folder.with_context(|| format!("making a folder in {}", plan.folder.display()))?;
-    check_room(plan, folder.path(), &contestants)?;
+    ensure_room(folder.path(), contestants.len(), plan.image_bytes, "--image-size or --folder")?;
 
     let mut providers = Vec::new();
     for (index, &contestant) in contestants.iter().enumerate() {
@@ -202,7 +202,8 @@ fn make_provider(plan: &Plan, folder: &Path, contestant: Contestant, label: Stri
     })
 }
 
-fn make_image(path: &Path, bytes: u64, sparse: bool) -> Result<()> {
+/// A new file of so many bytes, written or all a hole.
+pub(crate) fn make_image(path: &Path, bytes: u64, sparse: bool) -> Result<()> {
     let write = || -> Result<()> {
         let mut file = std::fs::File::create_new(path)?;
         file.set_len(bytes)?;
@@ -221,20 +222,19 @@ fn make_image(path: &Path, bytes: u64, sparse: bool) -> Result<()> {
     write().with_context(|| format!("making {}", path.display()))
 }
 
-fn check_room(plan: &Plan, folder: &Path, contestants: &[Contestant]) -> Result<()> {
+/// Fails unless the file system of `folder` has room for so many images; `remedy` is what helps.
+pub(crate) fn ensure_room(folder: &Path, images: usize, image_bytes: u64, remedy: &str) -> Result<()> {
     let statfs = rustix::fs::statvfs(folder)?;
     let free = statfs.f_bavail * statfs.f_frsize;
-    let needed = plan.image_bytes * contestants.len() as u64;
-    if free < needed {
-        bail!(
-            "{} has {} MiB free, and {} images of {} MiB need {}; --image-size or --folder",
-            plan.folder.display(),
-            free >> 20,
-            contestants.len(),
-            plan.image_bytes >> 20,
-            needed >> 20,
-        );
-    }
+    let needed = image_bytes * images as u64;
+    ensure!(
+        free >= needed,
+        "{} has {} MiB free, and {images} images of {} MiB need {}; {remedy}",
+        folder.parent().unwrap_or(folder).display(),
+        free >> 20,
+        image_bytes >> 20,
+        needed >> 20,
+    );
     Ok(())
 }
 

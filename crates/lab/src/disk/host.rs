@@ -1,8 +1,8 @@
 //! The machine around a modelled drive: what its processor takes.
 //!
 //! The processor is charged for what the engine counts: calls, calls that change something, blocks of the cache that are looked at, entries of
-//! directories that are compared. Its time moves the drive's clock, so the platters turn and the drive's cache is written out meanwhile:
-//! computing is hidden behind the drive's work where it would have been.
+//! directories that are compared; and for a call for each file whose attributes came with a listing. Its time moves the drive's clock, so the
+//! platters turn and the drive's cache is written out meanwhile: computing is hidden behind the drive's work where it would have been.
 //!
 //! Not charged: moving the bytes of files, and what programs compute themselves, such as a compiler.
 
@@ -42,6 +42,11 @@ impl Done {
             }
         }
         done
+    }
+
+    /// With calls that an engine does not count.
+    pub fn with_calls(self, calls: u64) -> Self {
+        Self { calls: self.calls + calls, ..self }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::slowdown::Slowdown;
 use crate::stats;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
-use myriad_engine::options::{self, Row, TABLE, Value, Values};
+use myriad_engine::options::{self, Row, TABLE, Value, Values, parse_size};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
@@ -84,6 +84,9 @@ struct Run {
     /// Count what a target holds after every phase, not only at the end
     #[arg(long)]
     check: bool,
+    /// Leave images as holes, anew for each cell, instead of writing the blocks of one for each target once
+    #[arg(long)]
+    sparse: bool,
     /// Write samples as JSON lines to standard output instead of a table
     #[arg(long)]
     json: bool,
@@ -115,7 +118,7 @@ struct Quick {
     common: Common,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct Common {
     /// Options of all volumes
     #[arg(long, value_name = "NAME=VALUE,...", value_delimiter = ',')]
@@ -167,7 +170,7 @@ fn parse_scale(text: &str) -> Result<Scale, String> {
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
-    match crate::numbers::parse_size(text) {
+    match parse_size(text) {
         Ok(bytes) if bytes < LEFT_BYTES_MIN => {
             Err(format!("less than {} MiB endanger the machine", LEFT_BYTES_MIN >> 20))
         }
@@ -176,6 +179,15 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 }
 
 impl Lab {
+    /// Whether its samples are in a file by which it goes on where it was ended.
+    pub fn can_be_resumed(&self) -> bool {
+        match &self.what {
+            What::Run(run) => run.out.is_some(),
+            What::Quick(_) => true,
+            What::List | What::Report(_) => false,
+        }
+    }
+
     /// Runs it and writes what came of it to `out`. A signal ends it with [`interrupt::Interrupted`], after cleaning up.
     pub fn run(self, out: &mut dyn Write, quiet: bool) -> Result<()> {
         interrupt::watch()?;
@@ -231,6 +243,16 @@ impl Common {
         age.into_iter().chain(self.memory.map(|bytes| format!("memory={}M", bytes >> 20))).collect()
     }
 
+    /// These options for volumes of a profile, whatever profile they name.
+    fn of_profile(&self, profile: &str) -> Self {
+        let is_other = |text: &&String| text.split_once('=').is_none_or(|(name, _)| name != "profile");
+        let profile = format!("profile={profile}");
+        Self {
+            set: std::iter::once(profile).chain(self.set.iter().filter(is_other).cloned()).collect(),
+            ..self.clone()
+        }
+    }
+
     /// An experiment with these options, checked.
     fn experiment(&self, asked: &[String], quiet: bool) -> Result<Experiment> {
         let (factors, absent): (Vec<Factor>, _) = factors(asked).map_err(|why| anyhow!(why))?;
@@ -254,6 +276,7 @@ impl Common {
             resume: false,
             folder: std::path::absolute(&self.folder)?,
             exe: std::env::current_exe()?,
+            sparse: false,
             check_each: false,
             twin: false,
             slowdown: None,
@@ -265,14 +288,15 @@ impl Common {
 impl Run {
     fn run(self, out: &mut dyn Write, quiet: bool) -> Result<()> {
         ensure!(
-            !self.twin || self.runs >= twins::ROUNDS_LEAST,
+            !self.twin || self.runs >= stats::ROUNDS_LEAST,
             "--runs {}: with --twin {} at least; of fewer no interval is known",
             self.runs,
-            twins::ROUNDS_LEAST
+            stats::ROUNDS_LEAST
         );
         let shared = self.common.experiment(&self.factors, quiet)?;
-        let twin = self.twin.then(|| "twin".to_owned()).into_iter();
-        let twins_asked = twin.chain(self.slow.map(|slowdown| format!("slow={slowdown}")));
+        let words = [(self.sparse, SPARSE), (self.check, CHECK), (self.twin, "twin")];
+        let words = words.into_iter().filter(|(asked, _)| *asked).map(|(_, word)| word.to_owned());
+        let asked = words.chain(self.slow.map(|slowdown| format!("slow={slowdown}")));
         let experiment = Experiment {
             suites: suites(&self.suites)?,
             places: places(&self.target)?,
@@ -280,10 +304,11 @@ impl Run {
             runs: self.runs,
             out: self.out,
             resume: self.resume,
+            sparse: self.sparse,
             check_each: self.check,
             twin: self.twin,
             slowdown: self.slow,
-            asked: shared.asked.iter().cloned().chain(twins_asked).collect(),
+            asked: shared.asked.iter().cloned().chain(asked).collect(),
             ..shared
         };
         let outcome = experiment.run()?;
@@ -297,6 +322,10 @@ impl Run {
         all_done(&outcome)
     }
 }
+
+/// Conditions as a file of samples has them.
+const SPARSE: &str = "sparse";
+const CHECK: &str = "check";
 
 /// Fails if a cell did.
 fn all_done(outcome: &Outcome) -> Result<()> {
@@ -319,34 +348,36 @@ const SAMPLES: [&str; 2] = ["targets.jsonl.zst", "mechanisms.jsonl.zst"];
 /// Every suite on every target; then the mechanisms of the papers flipped on FFS's structures and a disk of 2001; then the page.
 fn quick(asked: Quick, out: &mut dyn Write, quiet: bool) -> Result<()> {
     let Quick { scale, target, runs, out: folder, resume, no_install, common } = asked;
-    let shared = || -> Result<Experiment> {
-        Ok(Experiment { runs, resume, check_each: true, scale, ..common.experiment(&[], quiet)? })
+    let quick = |common: &Common, factors: &[String], name: &str| -> Result<Experiment> {
+        let made = common.experiment(factors, quiet)?;
+        let conditions = [SPARSE, CHECK].map(str::to_owned);
+        let asked = [made.asked, conditions.to_vec()].concat();
+        Ok(Experiment {
+            runs,
+            resume,
+            sparse: true,
+            check_each: true,
+            scale,
+            asked,
+            out: Some(folder.join(name)),
+            ..made
+        })
     };
-    let asked_places = if target.is_empty() { Place::all() } else { places(&target)? };
-    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let all = Experiment {
         suites: SUITES.iter().collect(),
-        places: asked_places,
-        out: Some(folder.join(SAMPLES[0])),
-        ..shared()?
+        places: if target.is_empty() { Place::all() } else { places(&target)? },
+        ..quick(&common, &[], SAMPLES[0])?
     };
-    let outcome = all.run()?;
-    tell(&outcome, out)?;
-    all_done(&outcome)?;
-    let (factors, absent) = factors(&MECHANISMS_FACTORS.map(str::to_owned)).map_err(|why| anyhow!(why))?;
-    let mut set = settings(&["profile=ffs".to_owned()])?;
-    set.extend(settings(&common.set)?.into_iter().filter(|(row, _)| row.name != "profile"));
     let mechanisms = Experiment {
         suites: suites(&MECHANISMS.map(str::to_owned))?,
         places: places(&["disk2001".to_owned()])?,
         scale: Scale((scale.0 * MECHANISMS_SCALE_TIMES).min(1.0)),
-        factors,
-        absent,
-        set,
-        asked: [&MECHANISMS_FACTORS.map(str::to_owned)[..], &common.set, &common.conditions()].concat(),
-        out: Some(folder.join(SAMPLES[1])),
-        ..shared()?
+        ..quick(&common.of_profile("ffs"), &MECHANISMS_FACTORS.map(str::to_owned), SAMPLES[1])?
     };
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let outcome = all.run()?;
+    tell(&outcome, out)?;
+    all_done(&outcome)?;
     let outcome = mechanisms.run()?;
     writeln!(out, "\nMechanisms: volumes of profile ffs, with options flipped")?;
     tell(&outcome, out)?;

@@ -6,9 +6,8 @@
 //! questions. So pages are taken by a file in a ramfs: the kernel can neither drop nor swap them. Page cache, slabs, the daemon and
 //! SQLite share what is left, as on a machine of that size.
 
-use super::places::Unmount;
 use anyhow::{Context, Result, ensure};
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::io::Write;
 use std::path::Path;
 
@@ -20,7 +19,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 
 /// Memory that is taken away until it is dropped.
 pub struct Reserve {
-    _taken: Unmount,
+    _taken: std::fs::File,
     left_bytes: u64,
 }
 
@@ -37,8 +36,10 @@ impl Reserve {
         let point = folder.join("reserve");
         std::fs::create_dir_all(&point)?;
         rustix::mount::mount("ramfs", &point, "ramfs", MountFlags::empty(), c"").context("mounting a ramfs")?;
-        let taken = Unmount(point.clone());
-        let mut file = std::fs::File::create(point.join("taken")).context("taking memory")?;
+        let file = std::fs::File::create(point.join("taken")).context("taking memory");
+        // It lasts as long as the descriptor, which goes with this process, however that ends.
+        rustix::mount::unmount(&point, UnmountFlags::DETACH).context("detaching the ramfs")?;
+        let mut file = file?;
         let zeros = vec![0; 1 << 20];
         // Steps, because taking pages makes the kernel give up others: only the sum tells.
         while available_bytes()? > left_bytes {
@@ -47,7 +48,7 @@ impl Reserve {
                 file.write_all(&zeros).context("taking memory")?;
             }
         }
-        Ok(Self { _taken: taken, left_bytes })
+        Ok(Self { _taken: file, left_bytes })
     }
 
     /// Fails if the machine has more memory by now than it was left: then something larger than its size would be measured.
@@ -98,10 +99,12 @@ mod tests {
             let before = available_bytes().unwrap();
             let asked = before - (128 << 20);
             let reserve = Reserve::leave(asked, folder.path()).unwrap();
-            let taken = folder.path().join("reserve/taken").metadata().unwrap().len();
+            let taken = reserve._taken.metadata().unwrap().len();
             assert!(taken > 0 && reserve.left_bytes == asked);
+            // Nothing but the descriptor keeps it.
+            let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            assert!(!mounts.contains(folder.path().to_str().unwrap()), "{mounts}");
             drop(reserve);
-            assert!(!folder.path().join("reserve/taken").exists(), "nothing is kept");
             let error = Reserve::leave(u64::MAX, folder.path()).map(drop).unwrap_err().to_string();
             assert!(error.contains("are available"), "{error}");
         })

@@ -1,11 +1,14 @@
 //! Targets by name, made anew for each cell and taken away after it.
 //!
-//! Volumes are made as the combination of a cell says. The kernel's file systems lie in sparse images on loop devices with direct I/O,
-//! made by `compare`'s own code. As root, all mounts are in a mount namespace of their own, and end with it.
+//! Volumes are made as the combination of a cell says. The kernel's file systems lie in images on loop devices with direct I/O, made by
+//! `compare`'s own code. Each target has one image for all of its cells, whose blocks are written once, so that no cell pays for the host's
+//! allocation; or each cell begins with one that is all a hole, so that all do. As root, all mounts are in a mount namespace of their own,
+//! and end with it.
 
 use crate::compare::kernel::{
-    Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, settle_image, unmount_when_idle,
+    Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, unmount_when_idle,
 };
+use crate::compare::{ensure_room, make_image};
 use crate::disk::{PRESETS, Preset, Traced};
 use crate::provider::{Provider, SqliteProvider};
 use crate::targets::in_process::InProcess;
@@ -33,7 +36,7 @@ pub enum Place {
     /// A volume in an image file, mounted.
     Mount,
     Kernel(Kind),
-    /// ext4's structures, served from user space by the library of e2fsprogs, which writes no journal.
+    /// ext4, served from user space by the library of e2fsprogs, which writes no journal.
     Fuse2fs,
     /// Made whole and then only read.
     Packed(Packer),
@@ -43,6 +46,8 @@ pub enum Place {
     Sqlite,
 }
 
+/// What fuse2fs serves.
+const FUSE2FS_KIND: Kind = Kind::Ext4NoJournal;
 const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Ext4NoJournal, Kind::Xfs, Kind::Btrfs];
 
 impl Place {
@@ -131,7 +136,7 @@ impl Place {
             Self::Tmpfs | Self::Packed(_) | Self::Fuse2fs if !is_root => Some("needs root, for a mount".to_owned()),
             Self::Folder if !is_root => Some("needs root, to drop the kernel's caches".to_owned()),
             Self::Packed(packer) => packer.missing(),
-            Self::Fuse2fs => not_installed("fuse2fs", "fuse2fs").or_else(|| Kind::Ext4.missing(volume_bytes)),
+            Self::Fuse2fs => not_installed("fuse2fs", "fuse2fs").or_else(|| FUSE2FS_KIND.missing(volume_bytes)),
             Self::Mount if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
             Self::Mount if !is_root => Some("needs root, to leave nothing behind".to_owned()),
             Self::Modelled(preset) if preset.volume_bytes < volume_bytes => {
@@ -149,13 +154,42 @@ pub struct Places {
     exe: PathBuf,
     volume_bytes: u64,
     names: u64,
+    /// Images are holes, for each cell anew.
+    sparse: bool,
     kernels: BTreeMap<&'static str, KernelProvider>,
 }
 
 impl Places {
     /// In `folder`, which is there; for trees of at most so many names in volumes of at most so many bytes.
-    pub fn new(folder: &Path, exe: PathBuf, volume_bytes: u64, names: u64) -> Self {
-        Self { folder: folder.to_owned(), exe, volume_bytes, names, kernels: BTreeMap::new() }
+    pub fn new(folder: &Path, exe: PathBuf, volume_bytes: u64, names: u64, sparse: bool) -> Self {
+        Self { folder: folder.to_owned(), exe, volume_bytes, names, sparse, kernels: BTreeMap::new() }
+    }
+
+    /// Fails unless there is room for the images of all these.
+    pub fn ensure_room(&self, places: &[Place]) -> Result<()> {
+        let images = places.iter().filter(|place| self.has_image(**place)).count();
+        if self.sparse { Ok(()) } else { ensure_room(&self.folder, images, self.volume_bytes, "--sparse or --folder") }
+    }
+
+    fn has_image(&self, place: Place) -> bool {
+        match place {
+            Place::Process | Place::Mount | Place::Kernel(_) | Place::Fuse2fs => true,
+            // On an ext4 of its own its requests can be counted.
+            Place::Sqlite => Kind::Ext4.missing(self.volume_bytes).is_none(),
+            Place::Modelled(_) | Place::Packed(_) | Place::Tmpfs | Place::Folder => false,
+        }
+    }
+
+    /// A target's image, for the next cell.
+    fn image(&self, label: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{label}.img"));
+        if self.sparse && path.exists() {
+            std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+        if !path.exists() {
+            make_image(&path, self.volume_bytes, self.sparse)?;
+        }
+        Ok(path)
     }
 
     /// `options` count for volumes only, but for the size of the cache, which SQLite heeds as well.
@@ -163,10 +197,9 @@ impl Places {
         let mut options = options.clone();
         options.mkfs.seed = Some(seed);
         options.mount.seed = Some(seed);
-        let image = self.folder.join("volume.img");
         match place {
             Place::Process => {
-                make_sparse(&image, self.volume_bytes)?;
+                let image = self.image(place.name())?;
                 let device = FileDevice::open(&image, Access::ReadWrite).context("opening the image")?;
                 // Ours alone, in a folder of our own: the lock is the engine's habit.
                 device.lock_exclusive().context("locking the image")?;
@@ -183,14 +216,14 @@ impl Places {
                 Ok(Box::new(InProcess::make_on(device, preset.host, &options.mkfs, options.mount)?))
             }
             Place::Mount => {
-                make_sparse(&image, self.volume_bytes)?;
+                let image = self.image(place.name())?;
                 Fs::format(&image, None, &options.mkfs).context("mkfs")?;
                 self.mount(&image, &options)
             }
             Place::Kernel(kind) => self.kernel(kind, kind.name())?.make(),
             Place::Fuse2fs => {
-                make_sparse(&image, self.volume_bytes)?;
-                run_program("mke2fs", &Kind::Ext4.mkfs_arguments(&image, self.names)?)?;
+                let image = self.image(place.name())?;
+                FUSE2FS_KIND.format(&image, self.names)?;
                 self.fuse2fs(&image)
             }
             Place::Packed(packer) => Ok(Box::new(Packed::make(packer, &self.folder)?)),
@@ -210,8 +243,7 @@ impl Places {
             }
             Place::Sqlite => {
                 let cache_size = options.mount.cache_size;
-                // On an ext4 of its own its requests can be counted.
-                if Kind::Ext4.missing(self.volume_bytes).is_none() {
+                if self.has_image(place) {
                     let mounted = self.kernel(Kind::Ext4, "sqlite")?.mount_fresh()?;
                     let database = self.folder.join("sqlite/files.db");
                     let device = mounted.device()?.to_owned();
@@ -229,11 +261,10 @@ impl Places {
 
     /// A kernel's file system that is made in an image of its own; `label` is the name of image and mount point.
     fn kernel(&mut self, kind: Kind, label: &'static str) -> Result<&mut KernelProvider> {
+        let image = self.image(label)?;
         match self.kernels.entry(label) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let image = self.folder.join(format!("{label}.img"));
-                make_sparse(&image, self.volume_bytes)?;
                 let point = self.folder.join(label);
                 Ok(entry.insert(KernelProvider::new(label.to_owned(), kind, &image, &point, self.names)?))
             }
@@ -243,7 +274,6 @@ impl Places {
     fn fuse2fs(&self, image: &Path) -> Result<Box<dyn Target>> {
         let point = self.folder.join("fuse2fs");
         std::fs::create_dir_all(&point)?;
-        settle_image(image)?;
         let device = Attached::new(image)?;
         let name = device.name()?.to_owned();
         let served = Fuse2fs { served: Mutex::new(None), device, point: point.clone() };
@@ -291,11 +321,6 @@ fn words(options: &Options) -> String {
     let default = Options::default();
     let differs = TABLE.iter().filter(|row| row.when.at_mount() && row.get(options) != row.get(&default));
     differs.map(|row| format!("{}={}", row.name, row.get(options))).collect::<Vec<_>>().join(",")
-}
-
-fn make_sparse(path: &Path, bytes: u64) -> Result<()> {
-    let make = || -> std::io::Result<()> { std::fs::File::create(path)?.set_len(bytes) };
-    make().with_context(|| format!("making {}", path.display()))
 }
 
 /// A mount point that is unmounted when it goes.
@@ -371,6 +396,73 @@ impl Drop for Served {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
             eprintln!("{} stays mounted: {error:#}", self.point.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::kernel::find_in_path;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    /// In the build's own folder: on a file system that allows direct I/O, most likely.
+    fn folder() -> tempfile::TempDir {
+        let build = std::env::current_exe().unwrap();
+        tempfile::tempdir_in(build.parent().unwrap()).unwrap()
+    }
+
+    /// `mke2fs` without a type made ext2.
+    #[test]
+    fn fuse2fs_serves_an_ext4_without_a_journal() {
+        if Place::Fuse2fs.missing(64 << 20).is_some() || find_in_path("dumpe2fs").is_none() {
+            return eprintln!("skipped: fuse2fs or dumpe2fs is missing, or this is not root");
+        }
+        let folder = folder();
+        let mut places = Places::new(folder.path(), PathBuf::new(), 64 << 20, 100, true);
+        let target = places.make(Place::Fuse2fs, &base_options(4 << 20), 1).unwrap();
+        let image = folder.path().join("fuse2fs.img").to_str().unwrap().to_owned();
+        let said = run_program("dumpe2fs", &["-h".to_owned(), image]).unwrap();
+        let features: Vec<&str> = said
+            .lines()
+            .find_map(|line| line.strip_prefix("Filesystem features:"))
+            .unwrap()
+            .split_whitespace()
+            .collect();
+        for feature in ["extent", "flex_bg", "metadata_csum"] {
+            assert!(features.contains(&feature), "{feature} in {features:?}");
+        }
+        assert!(!features.contains(&"has_journal"), "{features:?}");
+        target.close().unwrap();
+    }
+
+    /// An image is the same file for all cells of a target, and whole; or it is all a hole before each.
+    #[test]
+    fn images_are_alike_in_every_cell() {
+        let bytes = 24 << 20;
+        let mut targets = vec![Place::Process];
+        targets.extend(KINDS.into_iter().filter(|kind| kind.missing(bytes).is_none()).map(Place::Kernel));
+        for sparse in [true, false] {
+            let folder = folder();
+            let mut places = Places::new(folder.path(), PathBuf::new(), bytes, 100, sparse);
+            for &place in &targets {
+                let image = folder.path().join(format!("{}.img", place.name()));
+                let mut blocks = || {
+                    places.make(place, &base_options(4 << 20), 1).unwrap().close().unwrap();
+                    image.metadata().unwrap().blocks()
+                };
+                let first = blocks();
+                // A cell has written here.
+                std::fs::File::options()
+                    .write(true)
+                    .open(&image)
+                    .unwrap()
+                    .write_all_at(&[1; 1 << 20], 20 << 20)
+                    .unwrap();
+                let second = blocks();
+                assert!(second == first, "{}: {second} blocks instead of {first}", image.display());
+                assert_eq!(second >= bytes / 512, !sparse, "{}: {second} blocks", image.display());
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct Experiment {
     pub age: u64,
     /// Memory that kernel and user space share; `None`: the machine's.
     pub memory_bytes: Option<u64>,
+    /// Images are holes, for each cell anew, instead of one a target whose blocks are written once.
+    pub sparse: bool,
     /// Count what a target holds after each phase that changes it, not only after the last.
     pub check_each: bool,
     /// Each target runs against itself.
@@ -138,14 +140,6 @@ impl Experiment {
             let cell = all.get(usize::try_from(order).ok()?)?;
             Some(reported(&works[cell.item].1, cell.place))
         };
-        let (mut file, done) = match &self.out {
-            Some(path) if self.resume && path.exists() => {
-                let (file, done) = ResultFile::resume(path, &header, expected)?;
-                (Some(file), done)
-            }
-            Some(path) => (Some(ResultFile::create(path, &header)?), BTreeMap::new()),
-            None => (None, BTreeMap::new()),
-        };
         let is_root = rustix::process::geteuid().is_root();
         ensure!(self.memory_bytes.is_none() || is_root, "--memory needs root: it takes memory from the whole machine");
         if is_root && (self.memory_bytes.is_some() || places.iter().any(|place| place.mounts())) {
@@ -154,7 +148,17 @@ impl Experiment {
         let folder = tempfile::Builder::new().prefix("myriad-lab-").tempdir_in(&self.folder);
         let folder = folder.with_context(|| format!("making a folder in {}", self.folder.display()))?;
         let reserve = self.memory_bytes.map(|bytes| Reserve::leave(bytes, folder.path())).transpose()?;
-        let mut made = Places::new(folder.path(), self.exe.clone(), volume_bytes, names);
+        let mut made = Places::new(folder.path(), self.exe.clone(), volume_bytes, names, self.sparse);
+        made.ensure_room(&places)?;
+        // After all that can refuse the run: a file without samples would be in the way of the next.
+        let (mut file, done) = match &self.out {
+            Some(path) if self.resume && path.exists() => {
+                let (file, done) = ResultFile::resume(path, &header, expected)?;
+                (Some(file), done)
+            }
+            Some(path) => (Some(ResultFile::create(path, &header)?), BTreeMap::new()),
+            None => (None, BTreeMap::new()),
+        };
         let bar = schedule::progress(all.len() as u64, self.quiet);
         bar.inc(done.len() as u64);
         bar.reset_eta();
@@ -188,8 +192,6 @@ impl Experiment {
         bar.finish_and_clear();
         file.map_or(Ok(()), ResultFile::finish)?;
         drop(made);
-        // It is mounted there.
-        drop(reserve);
         folder.close().context("removing the temporary folder")?;
         outcome.lines.sort_by_key(|line| line.order);
         Ok(outcome)

@@ -15,7 +15,7 @@ use super::results::Line;
 use super::rows::{self, RowKey};
 use crate::report;
 use crate::slowdown::Slowed;
-use crate::stats::{self, Estimate};
+use crate::stats::{self, Estimate, ROUNDS_LEAST};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,9 +50,6 @@ impl Twin {
         }
     }
 }
-
-/// Of fewer rounds even the whole range of their ratios is no 95% interval.
-pub const ROUNDS_LEAST: u32 = 6;
 
 /// The same resamples every time, and in the analysis.
 const SEED: u64 = 1;

@@ -6,8 +6,8 @@ use crate::workloads::plan::PathZ;
 use anyhow::{Context, Result, ensure};
 use myriad_device::BlockDevice;
 use myriad_engine::{
-    Cred, Errno, Error, File, FileType, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session, SetAttr,
-    SetTime,
+    AsPath, Cred, Errno, Error, File, FileType, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode, Session,
+    SetAttr, SetTime,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,18 +29,25 @@ struct Processor {
 #[derive(Default)]
 struct Charged {
     done: Done,
+    /// Attributes that came with listings. The engine hands them out without a call, and no program of the time could ask for them so.
+    listed: u64,
     ns: u64,
 }
 
 impl Processor {
     /// Charges it for what was done since the last time. Nanoseconds in all.
     fn charge(&self, fs: &Fs) -> u64 {
-        let done = Done::of(fs.counters());
         let mut charged = self.charged.lock().expect("no panic with the lock held");
+        let done = Done::of(fs.counters()).with_calls(charged.listed);
         let ns = self.host.ns(charged.done, done);
         self.meter.compute(ns);
-        *charged = Charged { done, ns: charged.ns + ns };
+        charged.done = done;
+        charged.ns += ns;
         charged.ns
+    }
+
+    fn listed(&self, entries: u64) {
+        self.charged.lock().expect("no panic with the lock held").listed += entries;
     }
 }
 
@@ -117,12 +124,7 @@ impl Target for InProcess {
     }
 
     fn names(&self) -> Result<u64> {
-        let mut count = 0;
-        for entry in self.fs.session(Cred::root()).walk("/")? {
-            std::hint::black_box(entry?.stat.size);
-            count += 1;
-        }
-        Ok(count - 1)
+        Ok(find_below(&self.fs.session(Cred::root()), "/")? - 1)
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -145,6 +147,22 @@ fn write_all(file: &File, content: &[u8]) -> Result<()> {
         done += written;
     }
     Ok(())
+}
+
+/// Files below and with `directory`, by their names.
+fn find_below(session: &Session, directory: &(impl AsPath + ?Sized)) -> Result<u64> {
+    let mut waiting = vec![session.resolve(directory)?];
+    let mut count = 1;
+    while let Some(directory) = waiting.pop() {
+        for entry in session.read_dir_node(directory)? {
+            let entry = entry?;
+            count += 1;
+            if entry.file_type == FileType::Directory {
+                waiting.push(session.node(entry.ino)?);
+            }
+        }
+    }
+    Ok(count)
 }
 
 const FILE_MODE: u16 = 0o644;
@@ -223,22 +241,14 @@ impl Worker for InProcessWorker<'_> {
             std::hint::black_box(entry?.stat.size);
             count += 1;
         }
+        if let Some(processor) = &self.target.processor {
+            processor.listed(count);
+        }
         Ok(count)
     }
 
     fn find(&mut self, directory: PathZ) -> Result<u64> {
-        let mut waiting = vec![self.session.resolve(&directory)?];
-        let mut count = 1;
-        while let Some(directory) = waiting.pop() {
-            for entry in self.session.read_dir_node(directory)? {
-                let entry = entry?;
-                count += 1;
-                if entry.file_type == FileType::Directory {
-                    waiting.push(self.session.node(entry.ino)?);
-                }
-            }
-        }
-        Ok(count)
+        find_below(&self.session, &directory)
     }
 
     fn remove_tree(&mut self, directory: PathZ) -> Result<u64> {

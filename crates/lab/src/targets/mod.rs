@@ -101,6 +101,11 @@ pub trait Target: Sync {
     fn begin(&self, _changes: bool) -> Result<()> {
         Ok(())
     }
+    /// After `begin`, outside of what is measured, where a phase does not want empty caches: a target that lost its own at a sync, or has never
+    /// read what others have written, reads all once. They have it in memory from the phases before.
+    fn warm_up(&self) -> Result<()> {
+        Ok(())
+    }
     /// Whether phases that change only prepare: what is measured cannot be changed.
     fn is_read_only(&self) -> bool {
         false

@@ -1,15 +1,17 @@
 //! File systems that are made whole and then only read: SquashFS in the kernel, DwarFS as a FUSE server.
 //!
 //! Phases that change something work in a directory of the host, and are no samples. Before the first phase that only looks, the directory
-//! is packed into an image, which is mounted until something changes again.
+//! is packed into an image, which is mounted until something changes again. What others have in memory by then, because they wrote it, is read
+//! from the image once, unless the phase wants empty caches.
 
 use super::served::Served;
 use super::sys_calls::{SysCalls, remove_all};
 use super::{Counters, Target, Usage, Worker};
-use crate::compare::kernel::{Mounted, known_to_kernel, no_loop_devices, not_installed, run_program};
+use crate::compare::kernel::{Mounted, known_to_kernel, no_loop_devices, not_installed, run_program, settle_image};
 use anyhow::{Context, Result};
 use rustix::mount::MountFlags;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub struct Packed {
     image: PathBuf,
     point: PathBuf,
     shown: Mutex<Option<Shown>>,
+    /// Packed, and not read since.
+    is_new: AtomicBool,
 }
 
 impl Packed {
@@ -91,11 +95,18 @@ impl Packed {
         for folder in [&source, &point] {
             std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         }
-        Ok(Self { packer, source, image: folder.join("packed.img"), point, shown: Mutex::default() })
+        let image = folder.join("packed.img");
+        Ok(Self { packer, source, image, point, shown: Mutex::default(), is_new: AtomicBool::new(false) })
     }
 
     fn shown(&self) -> MutexGuard<'_, Option<Shown>> {
         self.shown.lock().expect("no panic with the lock held")
+    }
+
+    /// Mounts the image, with none of it in the host's memory.
+    fn show(&self) -> Result<Shown> {
+        settle_image(&self.image)?;
+        self.packer.mount(&self.image, &self.point)
     }
 
     /// Where the next phase works.
@@ -113,12 +124,20 @@ impl Target for Packed {
     fn begin(&self, changes: bool) -> Result<()> {
         let mut shown = self.shown();
         if changes {
+            self.is_new.store(false, Ordering::Relaxed);
             return shown.take().map_or(Ok(()), Shown::end);
         }
         if shown.is_none() {
             self.packer.pack(&self.source, &self.image).context("packing")?;
-            crate::compare::kernel::settle_image(&self.image)?;
-            *shown = Some(self.packer.mount(&self.image, &self.point)?);
+            *shown = Some(self.show()?);
+            self.is_new.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn warm_up(&self) -> Result<()> {
+        if self.is_new.swap(false, Ordering::Relaxed) {
+            self.here().read_all()?;
         }
         Ok(())
     }
@@ -133,10 +152,11 @@ impl Target for Packed {
     }
 
     fn drop_caches(&self) -> Result<()> {
+        self.is_new.store(false, Ordering::Relaxed);
         let mut shown = self.shown();
         if let Some(old) = shown.take() {
             old.end()?;
-            *shown = Some(self.packer.mount(&self.image, &self.point)?);
+            *shown = Some(self.show()?);
         }
         Ok(())
     }

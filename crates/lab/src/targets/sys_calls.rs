@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How to empty the caches below a directory.
 pub type DropCaches = Box<dyn Fn() -> Result<()> + Send + Sync>;
@@ -35,6 +36,8 @@ pub struct SysCalls {
     drop_caches: DropCaches,
     /// Of a directory that is not there without it. A sync ends it; who needs the directory next starts it, outside of what is measured.
     server: Option<Box<dyn Serving>>,
+    /// A sync took the caches along, and nobody has read all again or asked for empty ones since.
+    lost_caches: AtomicBool,
     table_bytes_per_inode: u64,
     /// The block device that counts; `None`: the one below `root`, if there is one.
     device: Option<DeviceName>,
@@ -54,6 +57,7 @@ impl SysCalls {
             direct,
             drop_caches: Box::new(drop_kernel_caches),
             server: None,
+            lost_caches: AtomicBool::new(false),
             table_bytes_per_inode: 0,
             device: None,
             _guard: None,
@@ -93,6 +97,14 @@ impl SysCalls {
         self.server.as_ref().map_or(Ok(()), |server| server.start())
     }
 
+    /// Sees every name with its attributes, and reads every file: what can be in memory is there.
+    pub fn read_all(&self) -> Result<()> {
+        let mut buffer = vec![0; READ_ALL_REQUEST_BYTES];
+        let mut worker = self.worker()?;
+        let root = self.open_root()?;
+        worker.read_below(&root, &mut buffer)
+    }
+
     fn open_root(&self) -> Result<OwnedFd> {
         self.serve()?;
         open_directory(rustix::fs::CWD, &self.root).with_context(|| format!("opening {}", self.root.display()))
@@ -106,13 +118,17 @@ impl Target for SysCalls {
 
     fn sync(&self) -> Result<()> {
         match &self.server {
-            Some(server) => server.stop(),
+            Some(server) => {
+                self.lost_caches.store(true, Ordering::Relaxed);
+                server.stop()
+            }
             None => sync_all(&self.open_root()?),
         }
     }
 
     fn drop_caches(&self) -> Result<()> {
         self.sync()?;
+        self.lost_caches.store(false, Ordering::Relaxed);
         match &self.server {
             Some(server) => server.start(),
             None => (self.drop_caches)(),
@@ -121,6 +137,13 @@ impl Target for SysCalls {
 
     fn begin(&self, _changes: bool) -> Result<()> {
         self.serve()
+    }
+
+    fn warm_up(&self) -> Result<()> {
+        if self.lost_caches.swap(false, Ordering::Relaxed) {
+            self.read_all()?;
+        }
+        Ok(())
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -228,6 +251,7 @@ fn parse_device_stat(stat: &str) -> Option<Counters> {
     })
 }
 
+const READ_ALL_REQUEST_BYTES: usize = 1 << 20;
 /// What glibc gives `readdir`.
 const DIRENT_BUFFER_BYTES: usize = 32 << 10;
 /// From this many entries on, `rm` removes in the order of inode numbers (fts' FTS_INODE_SORT_DIR_ENTRIES_THRESHOLD).
@@ -322,6 +346,21 @@ impl SysCallsWorker {
             Ok(())
         })?;
         Ok(count)
+    }
+
+    fn read_below(&mut self, directory: &OwnedFd, buffer: &mut [u8]) -> Result<()> {
+        self.for_entries(directory, |worker, name, file_type, _| {
+            std::hint::black_box(rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_size);
+            match file_type {
+                FileType::Directory => worker.read_below(&open_directory(directory, name)?, buffer)?,
+                FileType::RegularFile => {
+                    let file = rustix::fs::openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                    while rustix::io::read(&file, &mut *buffer)? > 0 {}
+                }
+                _ => {}
+            }
+            Ok(())
+        })
     }
 
     fn find_below(&mut self, directory: &OwnedFd) -> Result<u64> {
@@ -544,6 +583,7 @@ impl Worker for SysCallsWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::inotify;
     use std::sync::{Arc, Mutex};
 
     #[test]
@@ -619,5 +659,29 @@ mod tests {
         assert_eq!(told.take(), ["stop", "start"]);
         Box::new(target).close().unwrap();
         assert_eq!(told.take(), ["stop"]);
+    }
+
+    /// All of a tree is read after a sync took the caches along, once, and not where empty ones were asked for.
+    #[test]
+    fn what_a_sync_lost_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        let file = folder.path().join("d/f");
+        std::fs::write(&file, "x").unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+        let target = SysCalls::new(folder.path(), false).with_server(Box::new(Told::default()));
+        let accesses = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&accesses, &file, inotify::WatchFlags::ACCESS).unwrap();
+        let is_read = || {
+            target.warm_up().unwrap();
+            rustix::io::read(&accesses, &mut [0; 4096]).is_ok()
+        };
+        assert!(!is_read(), "nothing was lost");
+        target.sync().unwrap();
+        assert!(is_read());
+        assert!(!is_read());
+        target.sync().unwrap();
+        target.drop_caches().unwrap();
+        assert!(!is_read(), "the next phase wants empty caches");
     }
 }

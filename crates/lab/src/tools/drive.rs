@@ -39,7 +39,9 @@ pub fn run(target: &dyn Target, tool: &dyn Tool, folder: Option<&Path>) -> Resul
         interrupt::check()?;
         target.begin(true)?;
         if call.cold {
-            target.drop_caches()?;
+            target.drop_caches()?
+        } else {
+            target.warm_up()?
         }
         let one = one_call(target, directory, &program, &call, scratch.path())?;
         let start = Instant::now();

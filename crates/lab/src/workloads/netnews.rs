@@ -29,7 +29,7 @@ struct Run {
 }
 
 impl Netnews {
-    /// Directories above a group's own, which are named by the leading digits of its number: one to three of them.
+    /// Directories above a group's own, which are named by the last digits of its number: one to three of them.
     fn push_levels(out: &mut Vec<u8>, thread: usize, group: u64, levels: u64) {
         write!(out, "news{thread}").expect("a vector takes all");
         for level in 1..=levels {

@@ -22,6 +22,7 @@ pub fn experiment(folder: &Path, suites: &[&str], places: &[&str]) -> Experiment
         exe: "/nowhere".into(),
         age: 0,
         memory_bytes: None,
+        sparse: true,
         check_each: true,
         twin: false,
         slowdown: None,

@@ -6,7 +6,9 @@ use crate::show::name::Shown;
 use myriad_format::bitmap::UNIT_BITS;
 use myriad_format::btree::{ChildEntry, EXTENTS, FREE_BY_START, NodeHeader, TreeKind};
 use myriad_format::checksum::ChecksumHeader;
-use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, node_bits, pointer};
+use myriad_format::dir::{
+    ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHeader, IndexRecord, encode_pointer, node_bits, pointer,
+};
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, OFFSET_SIZE, fan_out, leaf_room, offset_at,
 };
@@ -18,7 +20,7 @@ use myriad_format::slots::{DirExtent, ExtentsHeader, SlotBlockHeader, SlotHeader
 use myriad_format::superblock::{OrphanHeader, Superblock};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET, UNIT_INODES};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::xattr::{AttrBlockHeader, AttrIter};
+use myriad_format::xattr::{AttrBlockHeader, AttrHeader, AttrIter};
 use myriad_format::{BlockKind, Geometry, Ino, SLOT_SIZE};
 
 /// The block's structures, in order of their place. None for what is no metadata.
@@ -33,7 +35,7 @@ pub fn parts(geometry: &Geometry, block: &Block) -> Vec<Part> {
         BlockKind::ExtentTree => tree(bytes, kind, &EXTENTS, geometry),
         BlockKind::Inode => inodes(geometry, block),
         BlockKind::DirEntries => entry_block(bytes),
-        BlockKind::DirIndex => index(bytes, geometry),
+        BlockKind::DirIndex => index(bytes, geometry.block_bits),
         BlockKind::DirSlots => slots(bytes),
         BlockKind::DirExtents => dir_extents(bytes),
         BlockKind::DirTree => dir_tree(bytes),
@@ -200,14 +202,14 @@ fn dir_extents(bytes: &[u8]) -> Vec<Part> {
     parts
 }
 
-fn index(bytes: &[u8], geometry: &Geometry) -> Vec<Part> {
+fn index(bytes: &[u8], block_bits: u32) -> Vec<Part> {
     let mut parts = Vec::from_iter(Part::read(&IndexHeader::LAYOUT, bytes, 0, "directory index"));
     if IndexHeader::read(bytes).level > 0 {
-        let children = (0..1 << node_bits(geometry.block_bits)).map(|index| (index, pointer(bytes, index)));
+        let children = (0..1 << node_bits(block_bits)).map(|index| (index, pointer(bytes, index)));
         let used = children.filter(|(_, child)| *child != 0);
-        parts.extend(
-            used.map(|(index, child)| Part::note(format!("pointer {index}"), IndexHeader::SIZE).with("child", child)),
-        );
+        parts.extend(used.map(|(index, child)| {
+            Part::note(format!("pointer {index}"), encode_pointer(index, child).0).with("child", child)
+        }));
         return parts;
     }
     for (record, at) in
@@ -280,14 +282,14 @@ fn attributes(bytes: &[u8]) -> Vec<Part> {
     parts
 }
 
-/// The attributes of a packed list, up to the first that is not whole.
-pub fn attribute_parts(list: &[u8], at: usize) -> Vec<Part> {
-    AttrIter::new(list)
-        .map_while(Result::ok)
-        .map(|(name, value)| {
-            Part::note(format!("attribute {}", Shown(name)), at).with("value", Shown(value).to_string())
-        })
-        .collect()
+/// The attributes of a packed list that begins at `at`, up to the first that is not whole.
+pub fn attribute_parts(list: &[u8], mut at: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for (name, value) in AttrIter::new(list).map_while(Result::ok) {
+        parts.push(Part::note(format!("attribute {}", Shown(name)), at).with("value", Shown(value).to_string()));
+        at += AttrHeader::SIZE + name.len() + value.len();
+    }
+    parts
 }
 
 fn orphans(bytes: &[u8]) -> Vec<Part> {
@@ -401,6 +403,25 @@ fn fork_name(code: u8) -> &'static str {
 mod tests {
     use super::*;
     use myriad_format::{FsBlock, header};
+
+    /// Each part says where it begins, not where its list does.
+    #[test]
+    fn parts_of_lists_lie_one_behind_the_other() {
+        let mut node = vec![0; 4096];
+        node[48] = 1;
+        for (index, child) in [(0, 7), (3, 9)] {
+            let (at, bytes) = encode_pointer(index, child);
+            node[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        let offsets: Vec<usize> = super::index(&node, 12).iter().map(|part| part.offset).collect();
+        assert_eq!(offsets, [0, 64, 64 + 3 * 6]);
+
+        let mut list = Vec::new();
+        myriad_format::xattr::push(&mut list, b"user.a", b"one");
+        myriad_format::xattr::push(&mut list, b"user.long", b"two");
+        let offsets: Vec<usize> = attribute_parts(&list, 100).iter().map(|part| part.offset).collect();
+        assert_eq!(offsets, [100, 100 + 5 + 6 + 3]);
+    }
 
     /// Blocks of every kind with random contents: nothing may panic, whatever the bytes.
     #[test]
