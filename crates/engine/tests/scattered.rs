@@ -27,20 +27,20 @@ fn check_silent(device: &Arc<MemoryDevice>) {
 }
 
 /// Files that are flushed at the same time each changed as many leaves of their maps as one transaction may, and what they came to was known only once they
-/// had ended: together it was more than a checkpoint takes, and the volume was shut down. So it was where a leaf was nearly full, with one file.
+/// had ended: together it was more than a checkpoint takes, and the volume was shut down.
 #[test]
 fn what_is_flushed_together_fits_the_log() {
     const BLOCK: u64 = 512;
     const LEAVES: u64 = 140;
     /// Extents of a leaf that was filled from the left.
     const IN_LEAF: u64 = 26;
-    for (seed, files) in [(1, 1), (2, 4), (3, 4)] {
+    for seed in 2..4 {
         let mkfs = MkfsOptions { block_size: 512, log_size: Some(34 * 4096), ..MkfsOptions::default() };
         let (device, fs) = volume(32 << 20, mkfs);
         let session = fs.session(Cred::root());
         let place = |piece: u64| 4 * piece * BLOCK;
         let hole = |leaf: u64| place(leaf * IN_LEAF) + 2 * BLOCK;
-        let files: Vec<_> = (0..files).map(|i| session.open(&format!("file {i}"), WRITE).unwrap()).collect();
+        let files: Vec<_> = (0..4).map(|i| session.open(&format!("file {i}"), WRITE).unwrap()).collect();
         for piece in 0..LEAVES * IN_LEAF {
             files.iter().for_each(|file| file.allocate(AllocateMode::Extend, place(piece), BLOCK).unwrap());
         }
