@@ -3,6 +3,7 @@
 use myriad_check::{Options, check};
 use myriad_device::MemoryDevice;
 use myriad_engine::options::{self, Options as Choices};
+use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{AllocateMode, Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
 use std::sync::Arc;
 
@@ -23,6 +24,46 @@ fn open(device: &Arc<MemoryDevice>) -> Fs {
 fn check_silent(device: &Arc<MemoryDevice>) {
     let report = check(device.clone(), None, &Options { threads: 1, ..Options::default() }).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);
+}
+
+/// Files that are flushed at the same time each changed as many leaves of their maps as one transaction may, and what they came to was known only once they
+/// had ended: together it was more than a checkpoint takes, and the volume was shut down.
+#[test]
+fn what_is_flushed_together_fits_the_log() {
+    const BLOCK: u64 = 512;
+    const LEAVES: u64 = 140;
+    /// Extents of a leaf that was filled from the left.
+    const IN_LEAF: u64 = 26;
+    for seed in 2..4 {
+        let mkfs = MkfsOptions { block_size: 512, log_size: Some(34 * 4096), ..MkfsOptions::default() };
+        let (device, fs) = volume(32 << 20, mkfs);
+        let session = fs.session(Cred::root());
+        let place = |piece: u64| 4 * piece * BLOCK;
+        let hole = |leaf: u64| place(leaf * IN_LEAF) + 2 * BLOCK;
+        let files: Vec<_> = (0..4).map(|i| session.open(&format!("file {i}"), WRITE).unwrap()).collect();
+        for piece in 0..LEAVES * IN_LEAF {
+            files.iter().for_each(|file| file.allocate(AllocateMode::Extend, place(piece), BLOCK).unwrap());
+        }
+        fs.sync().unwrap();
+        for file in &files {
+            (0..LEAVES).for_each(|leaf| assert_eq!(file.write_at(&[7; BLOCK as usize], hole(leaf)).unwrap(), 512));
+        }
+        let sync = |file| -> Box<dyn FnOnce() + Send> {
+            let file: &myriad_engine::File = file;
+            Box::new(|| file.sync().unwrap_or_else(|error| panic!("seed {seed}: {error}")))
+        };
+        schedule::run(Turns { seed, one_in: 2 }, files.iter().map(sync).collect());
+        let mut bytes = [0; BLOCK as usize];
+        for file in &files {
+            for leaf in 0..LEAVES {
+                assert_eq!(file.read_at(&mut bytes, hole(leaf)).unwrap(), bytes.len());
+                assert!(bytes == [7; BLOCK as usize], "seed {seed}, leaf {leaf}");
+            }
+        }
+        drop((files, session));
+        fs.close().unwrap();
+        check_silent(&device);
+    }
 }
 
 /// What an epoch had freed went to the free-space trees in the next one, all of it: scattered over many leaves it was more

@@ -61,6 +61,19 @@ pub(crate) struct Page {
     pub checksum: u32,
 }
 
+/// Pages of a file that are to get blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct ToMap<'p> {
+    pub pages: &'p [Page],
+    /// The size that the file is to have.
+    pub size: u64,
+    /// See [`FileData`].
+    pub reach: Option<FileBlock>,
+    /// All of them in this transaction, whatever that takes of the log. Else the first ones, for which it has asked for enough, and one
+    /// at least.
+    pub all: bool,
+}
+
 /// Puts the content of a new file into private frames. Outside the gate.
 pub(crate) fn fill(volume: &Volume, content: &[u8]) -> Result<Vec<Page>> {
     let block_size = volume.cache.block_size();
@@ -480,7 +493,7 @@ pub(super) enum Enter {
     /// As any operation: it may have to wait for a checkpoint.
     Throttled,
     /// For whoever makes room, perhaps for a checkpoint. ENOMEM, with the rest left dirty, once it has used up half of the reserve of
-    /// frames.
+    /// frames, or what one checkpoint takes.
     Direct,
 }
 
@@ -528,8 +541,8 @@ pub(super) enum Flushed {
 }
 
 /// Flushes a file's pages in one transaction, and its size and times. A list of many runs, each of which may change a leaf of
-/// the file's map, goes in several; of data with checksums, which overwrites out of place, a list of many pages. Those
-/// before the last show no size that was not there; a file that has pages mapped past it is on the list of orphans, so
+/// the file's map, goes in several; of data with checksums, which overwrites out of place, a list of many pages. So does one that
+/// changes more of the log than a transaction has been granted. Those before the last show no size that was not there; a file that has pages mapped past it is on the list of orphans, so
 /// that the next opening frees them if the last part never came.
 pub(super) fn flush_pages(
     volume: &Volume,
@@ -538,21 +551,23 @@ pub(super) fn flush_pages(
     enter: &Enter,
 ) -> Result<Flushed> {
     let (mut txn, pages) = begin_part(volume, data, enter)?;
-    let is_last = pages.len() == data.pages.len();
     let node = file.node();
     // Else data would be held back, and then once more what points to it.
     txn.count_from(file.ahead_since.load(Ordering::Relaxed));
     let result = (|txn: &mut Txn<'_>| {
         let _lock = volume.lock_exclusive(file.ino);
         if file.is_dead() {
-            return Ok(false);
+            return Ok(None);
         }
         let mut raw = inode::read_node(&txn.look, node)?;
         let mut source = BlockSource::new(placement::beside(volume, file.ino));
         if data.emptied {
             crate::ops::free_all(txn, file.ino, &mut raw)?;
         }
-        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, &pages, data.size, data.reach)?;
+        let to_map = ToMap { pages: &pages, size: data.size, reach: data.reach, all: data.emptied };
+        let mapped = map_pages(txn, &mut source, file.ino, &mut raw, to_map)?;
+        let pages = &pages[..mapped.len()];
+        let is_last = pages.len() == data.pages.len();
         // Not before it is certain that these pages come into the inode.
         if is_last && data.size > 0 {
             file.note_content(volume.epoch.current(), data.emptied);
@@ -573,30 +588,33 @@ pub(super) fn flush_pages(
         }
         inode::write(txn, file.ino, &raw)?;
         publish_pages(txn, file.ino, mapped, data.passing);
-        Ok(true)
+        Ok(Some(pages))
     })(&mut txn);
-    if !txn.finish(result)? {
-        return Ok(Flushed::Gone);
-    }
+    let Some(pages) = txn.finish(result)? else { return Ok(Flushed::Gone) };
+    let is_last = pages.len() == data.pages.len();
     volume.files.dirty_pages.fetch_sub(pages.len() as u64, Ordering::Relaxed);
     if is_last {
         data.pages.clear();
         data.reach = None;
     } else {
-        data.pages.retain(|block, _| *block > pages[pages.len() - 1].block);
+        for page in pages {
+            data.pages.remove(&page.block);
+        }
     }
     return_promises(volume, data);
     Ok(if is_last { Flushed::All } else { Flushed::Some })
 }
 
-/// Begins a transaction of a flush, with the pages that go in it: as many as it has frames for.
+/// Begins a transaction of a flush, with the pages that go in it: as many as it has frames for. If the log has little left, what goes
+/// in it may be less; but first it waits for a checkpoint.
 fn begin_part<'a>(volume: &'a Volume, data: &FileData, enter: &Enter) -> Result<(Txn<'a>, Vec<Page>)> {
     let part = part_of(volume, data.pages.keys().copied(), data.emptied, usize::MAX);
-    let mut frames = part.frames;
+    let (mut frames, mut log_bytes) = (part.frames, part.log_bytes);
+    let mut has_waited = false;
     let page = |(&block, &frame)| Page { block, frame, checksum: checksums::of_page(volume, frame) };
     let mut pages: Vec<Page> = data.pages.iter().take(part.pages).map(page).collect();
     loop {
-        let (txn, may_take) = match enter {
+        let (mut txn, may_take) = match enter {
             // What blocks it may need, its pages were promised.
             Enter::Throttled => {
                 let mut txn = volume.begin_giving(0)?;
@@ -614,29 +632,41 @@ fn begin_part<'a>(volume: &'a Volume, data: &FileData, enter: &Enter) -> Result<
             }
         };
         if may_take {
-            return Ok((txn, pages));
+            // What cannot be parted goes all the same, here as well.
+            let least = if data.emptied { log_bytes } else { log_bytes.min(volume.limits.part_log_bytes_max / 8) };
+            if txn.ask_log(log_bytes) >= least || has_waited {
+                return Ok((txn, pages));
+            }
+            drop(txn);
+            if matches!(enter, Enter::Direct) {
+                return Err(Errno::NOMEM.into());
+            }
+            volume.commit_now()?;
+            has_waited = true;
+            continue;
         }
         drop(txn);
         let part = part_of(volume, pages.iter().map(|page| page.block), data.emptied, frames / 2);
         pages.truncate(part.pages);
-        frames = part.frames;
+        (frames, log_bytes) = (part.frames, part.log_bytes);
     }
 }
 
-/// Maps runs of neighbouring pages of a file that is to have this size, allocating where nothing is mapped; the blocks, with the
-/// frames that are to become their content. `reach`: see [`FileData`].
+/// Maps runs of neighbouring pages of a file, allocating where nothing is mapped; for the first of them, as many as went in, the blocks, with
+/// the frames that are to become their content.
 pub(crate) fn map_pages(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
-    pages: &[Page],
-    size: u64,
-    reach: Option<FileBlock>,
+    to_map: ToMap<'_>,
 ) -> Result<Vec<Placed>> {
     let volume = txn.volume();
-    if volume.geometry.fragments() > 1 {
-        fragments::give(txn, source, ino, raw, pages, size, reach)?;
+    let has_fragments = volume.geometry.fragments() > 1;
+    let mut pages = to_map.pages;
+    if has_fragments {
+        // That is what costs: these go all.
+        pages = &pages[..fragments::give(txn, source, ino, raw, to_map)?];
     }
     let mut writes = Vec::with_capacity(pages.len());
     // Of the run mapped last: the file block after it, and the block after it.
@@ -652,6 +682,9 @@ pub(crate) fn map_pages(
         at += length;
         let mut done = 0;
         while done < run.len() {
+            if !to_map.all && !has_fragments && !writes.is_empty() && txn.is_long() {
+                return Ok(writes);
+            }
             let block = FileBlock(run[done].block);
             let left = (run.len() - done) as u64;
             let (start, count) = match map::lookup(&mut &txn.look, raw, ino, block)? {

@@ -18,7 +18,7 @@
 //! operation that makes a page for a fragment behind the end of a run first makes pages of all fragments of that run (`hold_run`). The blocks for a moved
 //! run were promised: the first page of a file block is promised a whole block (`map::promises`).
 
-use super::delalloc::{Enter, Flushed, Page, flush_pages, page, set_ahead};
+use super::delalloc::{Enter, Flushed, ToMap, flush_pages, page, set_ahead};
 use super::{FileData, OpenFile};
 use crate::dir::BlockSource;
 use crate::error::Result;
@@ -73,16 +73,14 @@ pub(super) fn hold_run(
     Ok(())
 }
 
-/// Gives runs to the file blocks in which `pages` lie, of a file that is to have this size.
+/// Gives runs to the file blocks in which pages lie: for how many of the pages.
 pub(super) fn give(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
     ino: Ino,
     raw: &mut RawInode,
-    pages: &[Page],
-    size: u64,
-    reach: Option<FileBlock>,
-) -> Result<()> {
+    ToMap { pages, size, reach, all }: ToMap<'_>,
+) -> Result<usize> {
     let volume = txn.volume();
     let geometry = volume.geometry;
     let fragments = u64::from(geometry.fragments());
@@ -90,8 +88,13 @@ pub(super) fn give(
     let mut last = None;
     // Whole blocks side by side that are holes.
     let mut holes = 0..0;
+    let mut given = 0;
     for of_block in pages.chunk_by(|a, b| first_of(volume, a.block) == first_of(volume, b.block)) {
         let first = first_of(volume, of_block[0].block);
+        if !all && given > 0 && txn.is_long() {
+            break;
+        }
+        given += of_block.len();
         let run = map::run_of(&mut &txn.look, raw, ino, FileBlock(first))?;
         let reached = reach.filter(|reach| first_of(volume, reach.0) == first).map_or(first, |reach| reach.0);
         let need = reached.max(of_block[of_block.len() - 1].block) - first + 1;
@@ -122,7 +125,8 @@ pub(super) fn give(
             }
         }
     }
-    fill_whole(txn, source, ino, raw, holes, &mut last)
+    fill_whole(txn, source, ino, raw, holes, &mut last)?;
+    Ok(given)
 }
 
 /// Maps file blocks that are holes, as a whole, to unwritten blocks.

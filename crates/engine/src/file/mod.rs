@@ -38,7 +38,7 @@ mod resize;
 mod tests;
 
 pub(crate) use delalloc::{
-    Page, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, flush_idle_for_room, map_pages,
+    Page, ToMap, bound_ordered, discard, fill, flush, flush_all, flush_due, flush_idle, flush_idle_for_room, map_pages,
     mark_dead, publish_pages, write,
 };
 pub(crate) use part::frames_of_run;

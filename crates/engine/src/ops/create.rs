@@ -7,7 +7,7 @@ use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, Name, NewEntry};
 use crate::error::{Errno, Result};
-use crate::file::{self, OpenFile, Page};
+use crate::file::{self, OpenFile, Page, ToMap};
 use crate::inode;
 use crate::map;
 use crate::namei::Guarded;
@@ -127,7 +127,8 @@ impl Ops<'_> {
                 // Now that its place is its own: a map of pointers lies there.
                 let mut source = BlockSource::new(placement::beside(volume, ino));
                 let Content { size, pages, .. } = new.content;
-                mapped = file::map_pages(txn, &mut source, ino, &mut raw, pages, size, None)?;
+                let to_map = ToMap { pages, size, reach: None, all: true };
+                mapped = file::map_pages(txn, &mut source, ino, &mut raw, to_map)?;
                 source.settle(&mut raw);
             }
             touch_dir(&mut dir, raw.btime.get());

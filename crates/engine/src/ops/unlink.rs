@@ -320,6 +320,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
             read_ahead(txn, ino, &raw)?;
             keep_dead(volume, volume.files.take(ino));
             let is_small = if raw.is_dir() {
+                txn.ask_log(volume.limits.part_log_bytes_max);
                 dir::give_up_part(txn, ino, &mut raw)?
             } else {
                 free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)?
@@ -371,6 +372,7 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
             if raw.nlink.get() == 0 || !raw.is_dir() {
                 return Ok(true);
             }
+            txn.ask_log(volume.limits.part_log_bytes_max);
             let done = dir::give_up_emptied(txn, ino, &mut raw, &mut listed)?;
             inode::write(txn, ino, &raw)?;
             if done {

@@ -263,11 +263,18 @@ impl Checkpointer {
         Ok(settled)
     }
 
-    /// Puts blocks that a durable epoch freed into the free-space trees, as many as are good for one checkpoint.
+    /// Puts blocks that a durable epoch freed into the free-space trees, as many as are good for one checkpoint, however often it is asked
+    /// before that.
     pub(super) fn release(&mut self, volume: &Volume) -> Result<()> {
         self.released.sort_unstable();
         volume.to_host.grow_old();
-        let done = volume.release_blocks(&self.released)?;
+        let epoch = volume.epoch.current();
+        if self.release_cost.0 != epoch {
+            self.release_cost = (epoch, 0);
+        }
+        let most = volume.limits.part_log_bytes_max - self.release_cost.1.min(volume.limits.part_log_bytes_max);
+        let (done, cost) = volume.release_blocks(&self.released, most)?;
+        self.release_cost.1 += cost;
         self.released.drain(..done);
         Ok(())
     }

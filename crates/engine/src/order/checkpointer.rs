@@ -30,6 +30,8 @@ pub(crate) struct Checkpointer {
     pub(super) staging: AlignedBuf,
     /// Extents freed by a durable epoch that have not reached the trees yet.
     pub(super) released: Vec<(FsBlock, u32)>,
+    /// An epoch, and the bytes of its log that putting them there has taken.
+    pub(super) release_cost: (u64, u64),
     /// Epochs below this one are durable.
     pub durable: u64,
     /// Order `sync`: of epochs below this one all that their operations promise is durable.
@@ -102,6 +104,7 @@ impl Checkpointer {
             homing: Homing::None,
             staging: AlignedBuf::default(),
             released: pending,
+            release_cost: (0, 0),
             durable: 1,
             returned: 1,
             needed: None,

@@ -150,6 +150,8 @@ pub(crate) struct Txn<'a> {
     cost: Cost,
     /// Frames that it has asked for.
     frames: usize,
+    /// Bytes of log that it has asked for, and that the open epoch counts until its end.
+    log_bytes: Option<u64>,
     changed: bool,
     finished: bool,
     /// Order `softdep`: what it gives up, and from where.
@@ -216,6 +218,7 @@ impl<'a> Txn<'a> {
             dirty: Vec::new(),
             cost: Cost::default(),
             frames: 0,
+            log_bytes: None,
             changed: false,
             finished: false,
             given_up: None,
@@ -326,9 +329,28 @@ impl<'a> Txn<'a> {
         self.dirty.push(index);
     }
 
-    /// Whether its changes are as much as one of several transactions that share a long work should have.
+    /// To be asked before the first change, by who may change much and can end early: how many of `wanted` bytes of log it may take
+    /// ([`Self::is_long`]). The open epoch counts them at once, so that all who are inside the gate together fit one checkpoint. They may be
+    /// none. Then it takes what one step does, like any operation.
+    pub fn ask_log(&mut self, wanted: u64) -> u64 {
+        debug_assert!(!self.changed && self.log_bytes.is_none(), "what others are to know of, it has not done yet");
+        debug_assert!(matches!(self.look.standing, Standing::Inside(_)), "no epoch ends meanwhile");
+        let volume = self.volume();
+        let granted = volume.epoch.cost.charge(wanted, volume.limits.epoch_max.log_bytes);
+        self.log_bytes = Some(granted);
+        granted
+    }
+
+    /// Whether its changes are as much as one of several transactions that share a long work should have: another step might take more than
+    /// it has asked for.
     pub fn is_long(&self) -> bool {
-        self.cost.log_bytes > self.volume().limits.part_log_bytes_max
+        let limits = &self.volume().limits;
+        self.cost.log_bytes + limits.step_log_bytes > self.log_bytes.unwrap_or(limits.part_log_bytes_max)
+    }
+
+    /// Bytes of log that its changes take.
+    pub fn log_cost(&self) -> u64 {
+        self.cost.log_bytes
     }
 
     /// Frees blocks: they go to limbo until this epoch is durable.
@@ -555,6 +577,10 @@ impl Drop for Txn<'_> {
             let _ = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.dirty)));
         }
         volume.epoch.cost.add(&self.cost);
+        // After that: in between it counts twice, and never not at all.
+        if let Some(charged) = self.log_bytes {
+            volume.epoch.cost.end_charge(charged);
+        }
         if self.frames > 0 {
             volume.cache.asked_end(self.frames);
         }

@@ -219,7 +219,20 @@ impl Volume {
             if !self.options.background || self.epoch.cost.exceeds(&self.limits.epoch_max) {
                 self.counters.bump(Count::log_stalls);
                 self.commit_through(self.epoch.current())?;
+                self.await_release()?;
             }
+        }
+        Ok(())
+    }
+
+    /// Waits as long as what was freed and has not reached the trees makes an epoch that has hardly begun too long: every checkpoint puts a part
+    /// of it there. One checkpoint for each who wants to free more would not do, for that may be more than it puts there.
+    fn await_release(&self) -> Result<()> {
+        let mut in_vain = 0;
+        while self.epoch.cost.exceeds(&self.limits.epoch_max) && in_vain < VAIN_ROUNDS {
+            let before = self.epoch.cost.log_bytes();
+            self.commit_through(self.epoch.current())?;
+            in_vain = if self.epoch.cost.log_bytes() < before { 0 } else { in_vain + 1 };
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! but made anew from what is in use, none of this would be needed. `tests/scattered.rs` fails without it.
 
 use super::Volume;
-use crate::cache::Sweep;
+use crate::cache::{FRAMES_UNASKED, Sweep};
 use crate::counters::Count;
 use crate::edit::BlockRead;
 use crate::error::{Errno, Error, Result};
@@ -415,41 +415,51 @@ impl Volume {
 
     /// Puts blocks that a durable epoch freed into the trees of their groups. They have been counted as free since then. Those of which
     /// the group is damaged are set aside: they belong to nobody until a repair finds them.
-    /// Returns how many of the extents, from the first on: where they lie apart, each changes a leaf of either tree, and what
-    /// all of them change might fit neither a checkpoint nor the cache.
-    pub fn release_blocks(&self, released: &[(FsBlock, u32)]) -> Result<usize> {
-        /// Extents that one transaction gives back, and frames for them: each may be in a group of its own, and bring in its header
+    /// Returns how many of the extents, from the first on, and the bytes of log that this took: where they lie apart, each changes a leaf of
+    /// either tree, and what all of them change might fit neither a checkpoint, of which it may take `most` bytes of log, nor the cache.
+    pub fn release_blocks(&self, released: &[(FsBlock, u32)], most: u64) -> Result<(usize, u64)> {
+        /// Extents that one transaction gives back, and frames for one of them: it may be in a group of its own, and bring in its header
         /// and what finds free space in it.
         const BATCH: usize = 32;
-        const FRAMES: usize = 8 * BATCH;
-        let begun = self.epoch.cost.log_bytes();
-        let mut done = 0;
-        while done < released.len()
-            && self.epoch.cost.log_bytes().saturating_sub(begun) <= self.limits.part_log_bytes_max
-        {
+        const FRAMES: usize = 8;
+        let (mut done, mut cost) = (0, 0);
+        while done < released.len() && cost + self.limits.step_log_bytes <= most {
             // What is inside the gate cannot evict.
             if !self.cache.has_room() {
                 self.cache.sweep(Sweep::ForRoom);
                 // What has changed goes home first, and the rest comes with the next checkpoint.
-                if self.cache.free_frames() < FRAMES || done > 0 && !self.cache.has_free_frames() {
+                if self.cache.free_frames() < FRAMES * BATCH || done > 0 && !self.cache.has_free_frames() {
                     break;
                 }
             }
             let mut batch = &released[done..][..BATCH.min(released.len() - done)];
             let mut txn = Txn::enter(self);
+            // Operations that were let in take frames of the reserve as well. So few extents need not ask.
+            while !txn.may_take(FRAMES * batch.len()) {
+                batch = &batch[..batch.len() / 2];
+            }
             let mut count = 0;
+            let (mut is_over, mut is_out_of_frames) = (false, false);
             let result = batch.iter().try_for_each(|&(start, length)| {
-                if count > 0 && txn.is_long() {
+                is_over |= count > 0 && cost + txn.log_cost() + self.limits.step_log_bytes > most;
+                if is_over {
                     return Ok(());
                 }
-                count += 1;
                 let ag = self.geometry.ag_of(start);
                 let at = self.geometry.ag_block_of(start);
                 // Pointers that were freed without having been followed.
                 if !self.geometry.is_data_range(start, u64::from(length)) {
                     return Err(Corrupt::DoubleFree { ag, start: at.0, length }.into());
                 }
-                let is_readable = self.can_free(&mut txn, ag, at, length)?;
+                let is_readable = match self.can_free(&mut txn, ag, at, length) {
+                    // Nothing of it has changed. It comes with another checkpoint.
+                    Err(Error::Refused(Errno::NOMEM)) => {
+                        (is_over, is_out_of_frames) = (true, true);
+                        return Ok(());
+                    }
+                    is_readable => is_readable?,
+                };
+                count += 1;
                 if is_readable {
                     self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
                 } else {
@@ -458,16 +468,23 @@ impl Volume {
                 self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
                 Ok(())
             });
+            cost += txn.log_cost();
             txn.finish(result)?;
             batch = &batch[..count];
             done += count;
             self.to_host.note(batch);
+            if is_out_of_frames {
+                break;
+            }
         }
-        Ok(done)
+        Ok((done, cost))
     }
 
     /// Gives back the blocks of inode chunks that have no inode left.
     pub fn release_empty_chunks(&self) -> Result<()> {
+        /// Chunks that one transaction gives up, and frames for one of them: it may be in a leaf of its own, which is joined with another one.
+        const BATCH: usize = 256;
+        const FRAMES: usize = 4;
         for number in self.giving_groups() {
             let empty =
                 self.groups.mirrors[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
@@ -477,11 +494,19 @@ impl Volume {
             loop {
                 if !self.cache.has_room() {
                     self.cache.sweep(Sweep::ForRoom);
+                    if self.cache.free_frames() < FRAMES_UNASKED {
+                        // They are there for the next checkpoint as well.
+                        return Ok(());
+                    }
                 }
                 let mut txn = Txn::enter(self);
+                let mut chunks = BATCH;
+                while !txn.may_take(FRAMES * chunks) {
+                    chunks /= 2;
+                }
                 let mut freed = Vec::new();
                 let result = self.with_group(&mut txn, AgNo(number), |space, txn| {
-                    space.release_empty_chunks(txn, 256, &mut freed)?;
+                    space.release_empty_chunks(txn, chunks, &mut freed)?;
                     Ok(space.has_empty_chunks())
                 });
                 for &(start, length) in &freed {
@@ -500,6 +525,8 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(debug_assertions)]
+    use crate::schedule;
     use crate::types::{Cred, MkfsOptions};
     use crate::volume::{testing, transact};
     use crate::{checksums, file};
@@ -544,6 +571,53 @@ mod tests {
         let report = check(Arc::new(device.clone_image()), None, &Options::default()).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
         drop(files);
+    }
+
+    /// A batch of freed blocks may lie in as many groups, and bring in what each has. It took frames of the reserve for that without asking,
+    /// while operations that were let in by then took theirs: who came last found none in the middle of a change.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn blocks_of_many_groups_are_freed_beside_operations_that_take_the_reserve() {
+        const GROUPS: u32 = 34;
+        for seed in 0..6 {
+            let options = MkfsOptions { ag_size: Some(1 << 20), ..MkfsOptions::default() };
+            let device = Arc::new(MemoryDevice::new(u64::from(GROUPS) << 20));
+            crate::mkfs::format(device.clone(), None, &options).unwrap();
+            let volume = testing::open_with(device, 0);
+            let take = |ag| {
+                let goal = volume.geometry.fs_block(ag, AgBlock(volume.geometry.first_data_block(ag)));
+                transact(&volume, 1, |txn| volume.allocate_extent(txn, goal, 1, 1)).unwrap()
+            };
+            let freed: Vec<_> = (0..GROUPS).map(AgNo).map(take).collect();
+            volume.commit_now().unwrap();
+            volume.checkpointer.lock().bring_home(&volume).unwrap();
+            volume.cache.sweep(Sweep::Everything);
+            volume.totals.free_blocks.fetch_add(freed.len() as i64, Ordering::Relaxed);
+            let mut held = Vec::new();
+            while volume.cache.spare_frames() > 20 {
+                held.push(volume.cache.take_private().unwrap());
+            }
+            let release = || {
+                let (done, _) = volume.release_blocks(&freed, u64::MAX).unwrap();
+                assert!(done > 0, "seed {seed}");
+            };
+            let operate = || {
+                let txn = volume.begin(0).unwrap();
+                let taken: Vec<_> = (0..FRAMES_UNASKED - 4)
+                    .map(|_| {
+                        schedule::pause();
+                        volume.cache.take_private_inside().unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+                    })
+                    .collect();
+                taken.into_iter().for_each(|frame| volume.cache.drop_private(frame));
+                txn.finish(Ok(())).unwrap();
+            };
+            let mut jobs: Vec<Box<dyn FnOnce() + Send + '_>> = vec![Box::new(release)];
+            jobs.extend((0..4).map(|_| Box::new(operate) as Box<dyn FnOnce() + Send + '_>));
+            schedule::run(schedule::Turns { seed, one_in: 2 }, jobs);
+            held.into_iter().for_each(|frame| volume.cache.drop_private(frame));
+            volume.check_running().unwrap();
+        }
     }
 
     /// The only long run of free blocks was one whose checksums could not be read. That was the end of the flush, though there was room for

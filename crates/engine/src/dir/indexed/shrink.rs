@@ -5,6 +5,7 @@
 
 use super::rooms::{ENTRY_BLOCKS, NEXT_ROOM, ROOM_HEAD, list_room, room_block};
 use super::{entry_block, index, index_root, index_root_in, is_in_body};
+use crate::cache::FRAMES_UNASKED;
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, free_blocks, is_in_blocks};
 use crate::edit::BlockStore;
@@ -20,6 +21,16 @@ use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, header};
 /// Blocks that an empty directory gives up in the transaction that empties or removes it. Of one with more, as many at most are
 /// changed in each of several. Tests are to come there with small directories.
 const GIVEN_UP_MAX: u64 = if cfg!(debug_assertions) { 8 } else { 64 };
+
+/// Frames that one of the changes may bring in: two leaves of the index, what leads to them, and a node of the map.
+const STEP_FRAMES: usize = 4;
+
+/// How many of the changes a transaction has frames for, which has changed nothing yet.
+fn steps_max(txn: &mut Txn<'_>) -> u64 {
+    let most = GIVEN_UP_MAX as usize;
+    let steps = if txn.may_take(STEP_FRAMES * most) { most } else { FRAMES_UNASKED / STEP_FRAMES };
+    steps as u64
+}
 
 /// Whether the blocks of a directory are too many to be given up in one transaction.
 pub(crate) fn is_large(raw: &RawInode) -> bool {
@@ -139,7 +150,7 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
     let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
     let mut is_done = false;
-    for steps in 0..GIVEN_UP_MAX {
+    for steps in 0..steps_max(txn) {
         let root = if is_large(raw) { index_root(raw) } else { None };
         let next = match root {
             Some(root) => next_shrinking(&txn.look, dir, raw, root).map(|next| next.map(|step| (root, step))),
@@ -170,7 +181,7 @@ fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<
     let Some(root) = index_root_in(raw) else { return Ok(None) };
     let made = txn.look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?;
     let block_size = txn.volume().cache.block_size();
-    let until = made.min(from.saturating_add(GIVEN_UP_MAX as u32));
+    let until = made.min(from.saturating_add(steps_max(txn) as u32));
     for number in from..until {
         let block = FileBlock(u64::from(number));
         let found = entry_block(&txn.look, dir, raw, block).and_then(|at| {

@@ -2,7 +2,8 @@
 //!
 //! A transaction counts its own changes in a [`Cost`]. When it ends, it adds them to the cost of the open epoch ([`EpochCost`]). An
 //! operation that is about to begin compares the open epoch's cost with what one checkpoint can take, which is another `Cost`
-//! (`volume/limits.rs`), and waits for a checkpoint if the epoch has more.
+//! (`volume/limits.rs`), and waits for a checkpoint if the epoch has more. One that may change much says so when it begins
+//! ([`EpochCost::charge`]): what it has changed is known to others only when it ends.
 //!
 //! All orders count alike. Without a log, the bytes of log still say how much a checkpoint has to do.
 
@@ -96,6 +97,22 @@ impl EpochCost {
         }
     }
 
+    /// Counts `wanted` bytes of log ahead, or of them as many as are left up to `most`; so many. Somebody inside the gate takes them, until
+    /// [`Self::end_charge`]; so no epoch ends meanwhile. Of two who ask at the same time, one sees what the other has.
+    pub fn charge(&self, wanted: u64, most: u64) -> u64 {
+        let mut charged = 0;
+        let _ = self.sum.log_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| {
+            charged = wanted.min(most.saturating_sub(sum));
+            Some(sum + charged)
+        });
+        charged
+    }
+
+    /// What was charged is no longer ahead: what it came to is in the sum.
+    pub fn end_charge(&self, charged: u64) {
+        self.sum.log_bytes.fetch_sub(charged, Ordering::Relaxed);
+    }
+
     /// Whether it is more than `most`. Blocks changed again matter only when so many are away that the next checkpoint brings
     /// all of them home.
     #[inline]
@@ -155,6 +172,18 @@ mod tests {
         assert!(exceeds(Cost { away_blocks: 1, ..Cost::default() }));
         epoch.set_away(10);
         assert!(!epoch.exceeds(&most));
+    }
+
+    #[test]
+    fn what_is_charged_counts_until_it_has_ended() {
+        let epoch = EpochCost::new(64);
+        epoch.add(&Cost { log_bytes: 30, ..Cost::default() });
+        assert_eq!((epoch.charge(60, 100), epoch.charge(60, 100), epoch.charge(60, 100)), (60, 10, 0));
+        assert_eq!(epoch.log_bytes(), 100);
+        epoch.add(&Cost { log_bytes: 5, ..Cost::default() });
+        epoch.end_charge(60);
+        epoch.end_charge(10);
+        assert_eq!((epoch.log_bytes(), epoch.charge(u64::MAX, 100)), (35, 65));
     }
 
     #[test]

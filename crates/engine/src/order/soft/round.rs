@@ -244,8 +244,12 @@ impl Checkpointer {
         join_neighbours(&mut extents);
         self.note_freed(&extents);
         while !extents.is_empty() {
-            let done = volume.release_blocks(&extents)?;
+            let (done, _) = volume.release_blocks(&extents, volume.limits.part_log_bytes_max)?;
             extents.drain(..done);
+            if done == 0 {
+                // For want of frames, which the round makes.
+                self.released.append(&mut extents);
+            }
         }
         for batch in inodes.chunks(64) {
             if !volume.cache.has_room() {
