@@ -238,6 +238,9 @@ pub mod ioctl {
     pub const FITRIM: u32 = 0xc018_5879;
 }
 
+/// `IoctlIn::flags`: a program of 32 bits asks, or the kernel has 32 itself.
+pub const IOCTL_32BIT: u32 = 1 << 3;
+
 /// What the shutdown ioctl is to make durable first (`FSOP_GOING_FLAGS_...`).
 pub mod going {
     pub const FLUSH_ALL: u32 = 0;

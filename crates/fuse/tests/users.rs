@@ -61,6 +61,12 @@ def weak(do):
         assert libc.capset(head, bytes(24)) == 0
         do()
     child(run)
+def enclosed(do):
+    "User 0 with all capabilities, of a user namespace of its own."
+    def run():
+        checked(libc.unshare(0x10000000))
+        do()
+    child(run)
 def mode(path):
     "Asked for alone, as stat -c %a does: the kernel answers of what it has."
     buf = ctypes.create_string_buffer(256)
@@ -323,6 +329,74 @@ print('by user 0', mode('kept'))
         kinds.iter().map(|kind| format!("{kind} 0o6777 0o777 0o777\n{kind} later 0o777\n")).collect();
     expected += "by user 0 0o6777";
     same_as_ext4(script, &expected, all_kinds());
+}
+
+/// Whoever was user 0 could shut the volume down, trim it, and by a number that the kernel hands on without having looked at it, set and clear
+/// its flags: without capabilities, as in a container, or with those of a namespace that he had made himself.
+#[test]
+fn user_0_needs_capabilities_for_what_concerns_the_volume() {
+    skip_without_python!();
+    if !Command::new("unshare").args(["-U", "true"]).status().is_ok_and(|status| status.success()) {
+        return println!("skipped: no user namespaces here");
+    }
+    let asked = r"
+FITRIM, SHUTDOWN, SETFLAGS_32 = 0xc0185879, 0x8004587d, 0x40046602
+def ask(path, number, argument):
+    def do():
+        fd = os.open(path, os.O_RDONLY)
+        try: fcntl.ioctl(fd, number, argument)
+        finally: os.close(fd)
+    return do
+trim = ask('.', FITRIM, struct.pack('3Q', 0, (1 << 64) - 1, 0))
+shut_down = ask('.', SHUTDOWN, struct.pack('I', 2))
+";
+    let script = r"
+make('file', bits=0o666)
+make('frozen', bits=0o666); flags('frozen', IMMUTABLE)
+make('own', bits=0o666, owner=1000)
+make('source', b'x' * 1000)
+def copied(name):
+    one, two = os.open('source', os.O_RDONLY), os.open(name, os.O_WRONLY)
+    os.copy_file_range(one, two, 100)
+    return mode(name)
+def allocated(name):
+    os.posix_fallocate(os.open(name, os.O_WRONLY), 0, 10000)
+    return mode(name)
+def attempt():
+    say('trim', trim)
+    say('shut down', shut_down)
+    say('append-only', lambda: flags('file', APPEND))
+    say('thaw', lambda: flags('frozen', 0))
+    say('append-only by another number', ask('file', SETFLAGS_32, struct.pack('I', APPEND)))
+    say('thaw by another number', ask('frozen', SETFLAGS_32, struct.pack('I', 0)))
+    for name, change in [('copied', copied), ('allocated', allocated)]: say(name, lambda: change(name))
+    say('goes on', lambda: write('file', b'!'))
+for become in [weak, enclosed]:
+    for name in ['copied', 'allocated']:
+        make(name, bits=0o666)
+        os.chmod(name, 0o6777)
+    become(attempt)
+user(1000, lambda: say('owner', ask('own', SETFLAGS_32, struct.pack('I', 0x40))))
+say('user 0', ask('own', SETFLAGS_32, struct.pack('I', 0x40)))
+flags('frozen', 0)
+say('thawn', lambda: write('frozen', b'!'))
+";
+    let attempt = "trim EPERM
+        shut down EPERM
+        append-only EPERM
+        thaw EPERM
+        append-only by another number ENOTTY
+        thaw by another number ENOTTY
+        copied 0o777
+        allocated 0o777
+        goes on 1\n";
+    let expected = [attempt, attempt, "owner ENOTTY\nuser 0 ENOTTY\nthawn 1\n"].concat();
+    same_as_ext4(&[asked, script].concat(), &expected, all_kinds());
+    // Who has them may.
+    let script = "say('trim', trim)\nsay('shut down', shut_down)\nsay('make', lambda: make('new'))\n";
+    let mount = for_root(Options::default());
+    assert_eq!(said(&[asked, script].concat(), &mount.root()), "trim None\nshut down None\nmake EIO\n");
+    let _ = mount.end();
 }
 
 /// Whoever changes a file's content takes its capabilities, also where the kernel leaves that to the server.

@@ -1,18 +1,18 @@
 //! Requests about attributes: stat, chmod and their kin, extended attributes, flags, totals.
 
-use super::caller::groups_of;
+use super::caller::{Capability, groups_of, has_capability};
 use super::{Reply, VolumeService, errno, join_time, split_time};
 use crate::answer::put;
 use crate::wire::{
     self, FsTrimRange, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx,
 };
-use crate::wire::{SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
-use myriad_engine::{Errno, FileType, Node, SetAttr, SetTime, XattrMode};
+use crate::wire::{IOCTL_32BIT, SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
+use myriad_engine::{Errno, FileType, Node, Session, SetAttr, SetTime, XattrMode};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
 const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
-/// Of these, immutable and append-only are the super-user's to set and to clear.
+/// Of these, immutable and append-only are to be set and cleared by those who have the capability.
 const SUPER_USERS: u32 = 1 | 2;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
@@ -240,6 +240,11 @@ impl VolumeService {
             Ok(head + len)
         };
         let back = |pairs: [(u32, u32); 4]| pairs.into_iter().map(|(ours, theirs)| (theirs, ours));
+        // By these numbers programs of 32 bits ask. From others the kernel hands them on without having checked anything, not even whether the
+        // mount is read-only; elsewhere they mean nothing.
+        if matches!(args.cmd, GETFLAGS_32 | SETFLAGS_32) && args.flags & IOCTL_32BIT == 0 {
+            return Err(Errno::NOTTY);
+        }
         match args.cmd {
             GETFLAGS | GETFLAGS_32 => {
                 let flags = self.kernel.stat_node(node).map_err(errno)?.flags;
@@ -264,7 +269,7 @@ impl VolumeService {
                 put(out, &IoctlOut::default())
             }
             FITRIM => {
-                if header.uid != 0 {
+                if !has_capability(header, Capability::Administrate) {
                     return Err(Errno::PERM);
                 }
                 let (range, _) = FsTrimRange::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
@@ -288,7 +293,9 @@ impl VolumeService {
         }
         // Whose the file is shown as, who need not be whose it is in the volume.
         let owner = self.settings.uid.unwrap_or(stat.uid);
-        if header.uid != 0 && (header.uid != owner || (stat.flags ^ flags) & SUPER_USERS != 0) {
+        let is_owner = header.uid == 0 || header.uid == owner;
+        let is_super_users = (stat.flags ^ flags) & SUPER_USERS != 0;
+        if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
