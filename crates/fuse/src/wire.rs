@@ -192,7 +192,7 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
-    /// Only with the kernel's own cache of writes.
+    /// Only of regular files, with the kernel's own cache of writes: then it keeps their times.
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
