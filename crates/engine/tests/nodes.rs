@@ -222,10 +222,10 @@ fn a_checked_session_is_refused_nothing_but_owns_what_it_makes() {
 fn who_may_not_change_all_attributes_changes_none() {
     let (_, fs, _) = volume();
     let root = fs.session(Cred { umask: 0, ..Cred::root() });
-    let node = root.mknod("/file", 0o100_666, 0).unwrap().node();
-    root.open_node(node, OpenOptions::WRITE).unwrap().write_at(b"content", 0).unwrap();
+    let node = root.mknod("/file", 0o100_666, 0).unwrap();
+    root.open_node(node, OpenOptions::READ_WRITE).unwrap().write_at(b"content", 0).unwrap();
     let other = fs.session(Cred { uid: 1000, gid: 1000, groups: Vec::new(), umask: 0 });
-    let file = other.open_node(node, OpenOptions::WRITE).unwrap();
+    let file = other.open_node(node, OpenOptions::READ_WRITE).unwrap();
     for rest in [
         SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() },
         SetAttr { mode: Some(0o600), ..SetAttr::default() },
