@@ -829,3 +829,34 @@ fn what_takes_the_daemon_long_is_waited_for() {
     place.umount();
     place.assert_sound();
 }
+
+/// Without a directory of one's own for them, sockets are sought in /tmp, where somebody else may have made that directory: with a socket that
+/// lets nobody in, every verb waited for ever.
+#[test]
+fn sockets_in_a_directory_of_somebody_elses_are_not_asked() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("theirs")).unwrap();
+    let path = place.path("theirs/1-2-at0-1.sock");
+    let new = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let (listener, waiting) = (new(), new());
+    let address = SocketAddrUnix::new(&path).unwrap();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    connect(&waiting, &address).unwrap();
+    let ask = |directory: &str| {
+        let mut command = place.command(PROGRAM, &["mount"]);
+        command.env("MYRIAD_RUNTIME_DIR", place.path(directory));
+        answer(command.spawn().unwrap()).expect(0, &[]);
+    };
+    let give = |owner, mode| {
+        std::os::unix::fs::chown(place.path("theirs"), Some(owner), None).unwrap();
+        fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(mode)).unwrap();
+        ask("theirs");
+    };
+    give(4242, 0o700);
+    give(0, 0o777);
+    symlink("theirs", place.path("link")).unwrap();
+    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o700)).unwrap();
+    ask("link");
+}
