@@ -30,6 +30,7 @@ mod failure;
 pub mod fuzzing;
 mod hints;
 mod interrupt;
+mod limits;
 mod mount;
 mod output;
 mod pattern;

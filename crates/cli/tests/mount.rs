@@ -829,3 +829,78 @@ fn what_takes_the_daemon_long_is_waited_for() {
     place.umount();
     place.assert_sound();
 }
+
+/// Without a directory of one's own for them, sockets are sought in /tmp, where somebody else may have made that directory: with a socket that
+/// lets nobody in, every verb waited for ever.
+#[test]
+fn sockets_in_a_directory_of_somebody_elses_are_not_asked() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("theirs")).unwrap();
+    let path = place.path("theirs/1-2-at0-1.sock");
+    let new = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let (listener, waiting) = (new(), new());
+    let address = SocketAddrUnix::new(&path).unwrap();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    connect(&waiting, &address).unwrap();
+    let ask = |directory: &str| {
+        let mut command = place.command(PROGRAM, &["mount"]);
+        command.env("MYRIAD_RUNTIME_DIR", place.path(directory));
+        answer(command.spawn().unwrap()).expect(0, &[]);
+    };
+    let give = |owner, mode| {
+        std::os::unix::fs::chown(place.path("theirs"), Some(owner), None).unwrap();
+        fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(mode)).unwrap();
+        ask("theirs");
+    };
+    give(4242, 0o700);
+    give(0, 0o777);
+    symlink("theirs", place.path("link")).unwrap();
+    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o700)).unwrap();
+    ask("link");
+}
+
+/// A name that is no text was another one in the table of mounts, and the mount was not taken for that of its image.
+#[test]
+fn an_image_may_have_any_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    // Other tests read the table of mounts as text.
+    if let Err(reason) = common::mount::for_all::let_all_mount(&place.path("")) {
+        return println!("skipped: {reason}");
+    }
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9.img");
+    fs::rename(place.path("vol.img"), place.path("").join(name)).unwrap();
+    let run = |words: &[&std::ffi::OsStr]| place.run(words);
+    for options in ["kind=auto", "kind=fuse"] {
+        run(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), name, "mnt".as_ref()]).ok();
+        let table = fs::read("/proc/thread-self/mountinfo").unwrap();
+        assert!(table.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{options}");
+        run(&["mount".as_ref(), name, "mnt".as_ref()]).expect(1, &["mounted on "]);
+        run(&["umount".as_ref(), name]).ok();
+        run(&["fsck".as_ref(), "-n".as_ref(), name]).ok();
+    }
+}
+
+/// A walk or a removal through a mount has a directory open for each level of a tree, and was refused where the process may not have as many
+/// open, though it may ask for more.
+#[test]
+fn a_mounted_tree_is_deeper_than_files_may_be_open() {
+    const DEPTH: usize = 100;
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.change(|session| {
+        for depth in 1..=DEPTH {
+            session.mkdir(&"/d".repeat(depth), 0o755).unwrap();
+        }
+    });
+    place.mount("");
+    let limited = |line: &str| {
+        let script = format!("ulimit -Sn 64 && exec {PROGRAM} {line}");
+        answer(place.command("sh", &["-c", &*script]).spawn().unwrap()).ok()
+    };
+    assert_eq!(limited("find vol.img:/d").lines().len(), DEPTH);
+    limited("rm -r vol.img:/d");
+    place.umount();
+    place.assert_sound();
+}

@@ -4,7 +4,7 @@ use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
     AllocateMode, Clock, Cred, Errno, Error, File, Fs, Keeper, MkfsOptions, MountOptions, Node, OpenOptions, Order,
-    RenameMode, SetAttr,
+    RenameMode, SetAttr, SetTime,
 };
 use myriad_format::choices::PROFILES;
 use std::collections::HashSet;
@@ -215,6 +215,31 @@ fn a_checked_session_is_refused_nothing_but_owns_what_it_makes() {
     assert_eq!(file.mode & 0o7777, 0o6711);
     checked.open_node(file.node(), OpenOptions::READ_WRITE).unwrap().write_at(b"x", 0).unwrap();
     assert_eq!(checked.stat_node(file.node()).unwrap().mode & 0o7777, 0o711);
+}
+
+/// Who may write a file may cut it, and may not set its times to what he likes: it was cut, and then he was refused.
+#[test]
+fn who_may_not_change_all_attributes_changes_none() {
+    let (_, fs, _) = volume();
+    let root = fs.session(Cred { umask: 0, ..Cred::root() });
+    let node = root.mknod("/file", 0o100_666, 0).unwrap();
+    root.open_node(node, OpenOptions::READ_WRITE).unwrap().write_at(b"content", 0).unwrap();
+    let other = fs.session(Cred { uid: 1000, gid: 1000, groups: Vec::new(), umask: 0 });
+    let file = other.open_node(node, OpenOptions::READ_WRITE).unwrap();
+    for rest in [
+        SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() },
+        SetAttr { mode: Some(0o600), ..SetAttr::default() },
+        SetAttr { uid: Some(1000), ..SetAttr::default() },
+    ] {
+        let attr = SetAttr { size: Some(3), ..rest };
+        for answer in [other.set_attr_node(node, attr), file.set_attr(attr)] {
+            assert!(matches!(answer, Err(Error::Refused(Errno::PERM))), "{answer:?}");
+            assert_eq!(root.stat_node(node).unwrap().size, 7);
+        }
+    }
+    let now = SetAttr { size: Some(3), atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    assert_eq!(other.set_attr_node(node, now).unwrap().size, 3);
+    assert_eq!(file.set_attr(SetAttr { size: Some(2), ..now }).unwrap().size, 2);
 }
 
 #[test]

@@ -21,7 +21,9 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 use rustix::thread::UnshareFlags;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -31,7 +33,7 @@ use zerocopy::{FromZeros, IntoBytes};
 pub type Parameter = (&'static str, Option<String>);
 
 /// Mounts as `fuseblk`, with `source` shown as given. The error says what stands in the way: there is always plain `fuse`.
-pub fn mount(source: &str, target: &Path, flags: MountFlags, parameters: &[Parameter]) -> Result<(), String> {
+pub fn mount(source: &OsStr, target: &Path, flags: MountFlags, parameters: &[Parameter]) -> Result<(), String> {
     let mount = in_own_thread(|| detached(source, flags, parameters))?;
     move_mount(mount, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(said("move_mount"))
 }
@@ -49,14 +51,15 @@ fn said(what: &str) -> impl Fn(Errno) -> String {
 }
 
 /// A mount that has no place yet. Changes the root of the thread.
-fn detached(source: &str, flags: MountFlags, parameters: &[Parameter]) -> Result<OwnedFd, String> {
+fn detached(source: &OsStr, flags: MountFlags, parameters: &[Parameter]) -> Result<OwnedFd, String> {
     // Kept until the mount has it too: without a user the device takes itself apart.
     let device = LoopDevice::new(source)?;
     enter_root_with(source, device.number)?;
     let context = fsopen("fuseblk", FsOpenFlags::FSOPEN_CLOEXEC).map_err(said("fsopen"))?;
     let block_size = rustix::param::page_size().to_string();
     // As every other mount has it. Smaller blocks would have the kernel keep account of parts of pages.
-    let own = [("source", Some(source)), ("subtype", Some("myriad")), ("blksize", Some(&*block_size))];
+    let own = [("source", source), ("subtype", "myriad".as_ref()), ("blksize", block_size.as_ref())];
+    let own = own.map(|(name, value)| (name, Some(value)));
     let words = [
         (MountFlags::RDONLY, "ro"),
         (MountFlags::SYNCHRONOUS, "sync"),
@@ -64,7 +67,7 @@ fn detached(source: &str, flags: MountFlags, parameters: &[Parameter]) -> Result
         (MountFlags::LAZYTIME, "lazytime"),
     ];
     let words = words.iter().filter(|(flag, _)| flags.contains(*flag)).map(|&(_, word)| (word, None));
-    let given = parameters.iter().map(|(name, value)| (*name, value.as_deref()));
+    let given = parameters.iter().map(|(name, value)| (*name, value.as_deref().map(OsStr::new)));
     for (name, value) in own.into_iter().chain(words).chain(given) {
         match value {
             Some(value) => fsconfig_set_string(&context, name, value),
@@ -100,7 +103,7 @@ fn attributes(flags: MountFlags) -> MountAttrFlags {
 }
 
 /// Gives this thread a root of its own, a file system in memory, in which `source` is a node of the device.
-fn enter_root_with(source: &str, number: Dev) -> Result<(), String> {
+fn enter_root_with(source: &OsStr, number: Dev) -> Result<(), String> {
     let memory = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(said("fsopen"))?;
     fsconfig_create(&memory).map_err(said("tmpfs"))?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -113,7 +116,7 @@ fn enter_root_with(source: &str, number: Dev) -> Result<(), String> {
         Some(parent) => std::fs::create_dir_all(parent),
         None => Ok(()),
     };
-    made.map_err(|error| format!("a node `{source}`: {error}"))?;
+    made.map_err(|error| format!("a node `{}`: {error}", source.display()))?;
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mknodat(CWD, source, FileType::BlockDevice, mode, number)
         .map_err(|error| said("a node of the source's name")(error))
@@ -129,7 +132,7 @@ struct LoopDevice {
 const TRIES: usize = 64;
 
 impl LoopDevice {
-    fn new(source: &str) -> Result<Self, String> {
+    fn new(source: &OsStr) -> Result<Self, String> {
         let control = open("/dev/loop-control", OFlags::RDWR)?;
         let memory = page_of_memory(source).map_err(said("memfd_create"))?;
         for _ in 0..TRIES {
@@ -154,10 +157,11 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, String> {
 }
 
 /// Named after the source, for whoever looks at the list of loop devices.
-fn page_of_memory(source: &str) -> rustix::io::Result<OwnedFd> {
+fn page_of_memory(source: &OsStr) -> rustix::io::Result<OwnedFd> {
     /// The kernel's limit, less its own prefix.
     const NAME_MAX: usize = 200;
-    let mut name: Vec<u8> = format!("myriad {source}").replace('\0', " ").into();
+    let mut name = [b"myriad ", source.as_bytes()].concat();
+    name.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
     name.truncate(NAME_MAX);
     let memory = match rustix::fs::memfd_create(&*name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3.

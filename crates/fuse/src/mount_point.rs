@@ -13,10 +13,10 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -276,27 +276,25 @@ fn mount_by_helper(path: &Path, options: &Options, kernel: &KernelOptions) -> Re
     }
     let io_failed = |error: io::Error| MountError::Helper(error.to_string());
     // Commas and backslashes are the helper's own.
-    let source: String = options
-        .source
-        .chars()
-        .flat_map(|c| {
-            let escape = matches!(c, ',' | '\\').then_some('\\');
-            escape.into_iter().chain([c])
-        })
-        .collect();
-    let mut words = vec![format!("fsname={source}"), "subtype=myriad".to_owned(), in_text(&max_read())];
+    let mut given = b"fsname=".to_vec();
+    for &byte in options.source.as_bytes() {
+        given.extend(b",\\".contains(&byte).then_some(b'\\'));
+        given.push(byte);
+    }
+    let mut words = vec!["subtype=myriad".to_owned(), in_text(&max_read())];
     for (on, word) in [(kernel.allow_other, "allow_other"), (kernel.default_permissions, "default_permissions")] {
         if on {
             words.push(word.to_owned());
         }
     }
     words.extend(kernel.words.iter().cloned());
+    given.extend(format!(",{}", words.join(",")).bytes());
 
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|error| io_failed(error.into()))?;
     let mut helper = Command::new(HELPER)
         .arg("-o")
-        .arg(words.join(","))
+        .arg(OsString::from_vec(given))
         .arg("--")
         .arg(path)
         // The socket is its standard input: that needs no descriptor that other children would inherit.

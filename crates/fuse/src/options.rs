@@ -1,6 +1,7 @@
 //! How a volume is mounted and served.
 
 use crate::kind::KindChoice;
+use std::ffi::OsString;
 use std::io::Write;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 /// How to mount and serve. `Default` is what most want.
 pub struct Options {
     /// Shown in /proc/mounts exactly as given.
-    pub source: String,
+    pub source: OsString,
     pub read_only: bool,
     /// As which type the kernel has it, and with it whether sync(2) reaches us and umount(2) waits for us.
     pub kind: KindChoice,
@@ -92,7 +93,7 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 impl Default for Options {
     fn default() -> Self {
         Self {
-            source: String::from("myriad"),
+            source: OsString::from("myriad"),
             read_only: false,
             kind: KindChoice::Auto,
             allow_other: false,

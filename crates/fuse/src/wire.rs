@@ -192,7 +192,7 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
-    /// Only with the kernel's own cache of writes.
+    /// Only of regular files, with the kernel's own cache of writes: then it keeps their times.
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
@@ -237,6 +237,9 @@ pub mod ioctl {
     pub const SHUTDOWN: u32 = 0x8004_587d;
     pub const FITRIM: u32 = 0xc018_5879;
 }
+
+/// `IoctlIn::flags`: a program of 32 bits asks, or the kernel has 32 itself.
+pub const IOCTL_32BIT: u32 = 1 << 3;
 
 /// What the shutdown ioctl is to make durable first (`FSOP_GOING_FLAGS_...`).
 pub mod going {

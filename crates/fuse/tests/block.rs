@@ -178,7 +178,7 @@ fn nothing_is_left_of_a_mount() {
     };
     let mount = |kind| {
         let fs = Fs::open(&image, MountOptions::default()).unwrap();
-        myriad_fuse::mount(fs, &point, Options { source: source.to_owned(), kind, ..Options::default() })
+        myriad_fuse::mount(fs, &point, Options { source: source.into(), kind, ..Options::default() })
     };
     match mount(KindChoice::FuseBlk) {
         Err(MountError::FuseBlk(because)) => return println!("skipped: no fuseblk here: {because}"),
@@ -193,7 +193,7 @@ fn nothing_is_left_of_a_mount() {
     // A source that no node can stand at is no obstacle to a mount, and named to those who insist.
     let long = "x".repeat(300);
     let fs = || Fs::open(&image, MountOptions::default()).unwrap();
-    let options = |kind| Options { source: long.clone(), kind, ..Options::default() };
+    let options = |kind| Options { source: long.clone().into(), kind, ..Options::default() };
     let error = myriad_fuse::mount(fs(), &point, options(KindChoice::FuseBlk)).err().unwrap().to_string();
     assert!(error.contains("as fuseblk: ") && error.contains("File name too long"), "{error}");
     let plain = myriad_fuse::mount(fs(), &point, options(KindChoice::Auto)).unwrap();

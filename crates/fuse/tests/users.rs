@@ -61,6 +61,12 @@ def weak(do):
         assert libc.capset(head, bytes(24)) == 0
         do()
     child(run)
+def enclosed(do):
+    "User 0 with all capabilities, of a user namespace of its own."
+    def run():
+        checked(libc.unshare(0x10000000))
+        do()
+    child(run)
 def mode(path):
     "Asked for alone, as stat -c %a does: the kernel answers of what it has."
     buf = ctypes.create_string_buffer(256)
@@ -193,8 +199,8 @@ fn for_root(options: Options) -> Mounted {
     Mounted::new(&MkfsOptions::default(), MountOptions::default(), options)
 }
 
-/// A mount as most have it, one that sends OPEN, one that caches writes, one without a cache, and one whose engine checks.
-fn all_kinds() -> [(&'static str, Mounted); 5] {
+/// A mount as most have it, one that sends OPEN, one that caches writes, one without a cache, and two whose engine checks.
+fn all_kinds() -> [(&'static str, Mounted); 6] {
     let default = Options::default;
     [
         ("default", mounted_with(default())),
@@ -202,6 +208,10 @@ fn all_kinds() -> [(&'static str, Mounted); 5] {
         ("writeback", mounted_with(Options { writeback: true, ..default() })),
         ("direct_io", mounted_with(Options { direct_io: true, ..default() })),
         ("nodefault_permissions", mounted_with(Options { default_permissions: false, ..default() })),
+        (
+            "nodefault_permissions,writeback",
+            mounted_with(Options { default_permissions: false, writeback: true, ..default() }),
+        ),
     ]
 }
 
@@ -323,6 +333,146 @@ print('by user 0', mode('kept'))
         kinds.iter().map(|kind| format!("{kind} 0o6777 0o777 0o777\n{kind} later 0o777\n")).collect();
     expected += "by user 0 0o6777";
     same_as_ext4(script, &expected, all_kinds());
+}
+
+/// Whoever was user 0 could shut the volume down, trim it, and by a number that the kernel hands on without having looked at it, set and clear
+/// its flags: without capabilities, as in a container, or with those of a namespace that he had made himself.
+#[test]
+fn user_0_needs_capabilities_for_what_concerns_the_volume() {
+    skip_without_python!();
+    if !Command::new("unshare").args(["-U", "true"]).status().is_ok_and(|status| status.success()) {
+        return println!("skipped: no user namespaces here");
+    }
+    let asked = r"
+FITRIM, SHUTDOWN, SETFLAGS_32 = 0xc0185879, 0x8004587d, 0x40046602
+def ask(path, number, argument):
+    def do():
+        fd = os.open(path, os.O_RDONLY)
+        try: fcntl.ioctl(fd, number, argument)
+        finally: os.close(fd)
+    return do
+trim = ask('.', FITRIM, struct.pack('3Q', 0, (1 << 64) - 1, 0))
+shut_down = ask('.', SHUTDOWN, struct.pack('I', 2))
+";
+    let script = r"
+make('file', bits=0o666)
+make('frozen', bits=0o666); flags('frozen', IMMUTABLE)
+make('own', bits=0o666, owner=1000)
+make('source', b'x' * 1000)
+def copied(name):
+    one, two = os.open('source', os.O_RDONLY), os.open(name, os.O_WRONLY)
+    os.copy_file_range(one, two, 100)
+    return mode(name)
+def allocated(name):
+    os.posix_fallocate(os.open(name, os.O_WRONLY), 0, 10000)
+    return mode(name)
+def attempt():
+    say('trim', trim)
+    say('shut down', shut_down)
+    say('append-only', lambda: flags('file', APPEND))
+    say('thaw', lambda: flags('frozen', 0))
+    say('append-only by another number', ask('file', SETFLAGS_32, struct.pack('I', APPEND)))
+    say('thaw by another number', ask('frozen', SETFLAGS_32, struct.pack('I', 0)))
+    for name, change in [('copied', copied), ('allocated', allocated)]: say(name, lambda: change(name))
+    say('goes on', lambda: write('file', b'!'))
+for become in [weak, enclosed]:
+    for name in ['copied', 'allocated']:
+        make(name, bits=0o666)
+        os.chmod(name, 0o6777)
+    become(attempt)
+user(1000, lambda: say('owner', ask('own', SETFLAGS_32, struct.pack('I', 0x40))))
+say('user 0', ask('own', SETFLAGS_32, struct.pack('I', 0x40)))
+flags('frozen', 0)
+say('thawn', lambda: write('frozen', b'!'))
+";
+    let attempt = "trim EPERM
+        shut down EPERM
+        append-only EPERM
+        thaw EPERM
+        append-only by another number ENOTTY
+        thaw by another number ENOTTY
+        copied 0o777
+        allocated 0o777
+        goes on 1\n";
+    let expected = [attempt, attempt, "owner ENOTTY\nuser 0 ENOTTY\nthawn 1\n"].concat();
+    same_as_ext4(&[asked, script].concat(), &expected, all_kinds());
+    // Who has them may.
+    let script = "say('trim', trim)\nsay('shut down', shut_down)\nsay('make', lambda: make('new'))\n";
+    let mount = for_root(Options::default());
+    assert_eq!(said(&[asked, script].concat(), &mount.root()), "trim None\nshut down None\nmake EIO\n");
+    let _ = mount.end();
+}
+
+/// With `writeback` the kernel sends its own times with a new size and after what it has written back, as whoever asks or closes. Where the
+/// engine checks, it took them for times that only the owner sets: it cut the file and refused the times, and close and fsync failed.
+#[test]
+fn times_that_the_kernel_keeps_are_nobodys() {
+    skip_without_python!();
+    let script = r"
+os.mkdir('shared'); os.chmod('shared', 0o777)
+make('shared/file', b'0123456789', 0o664, 1000); os.chown('shared/file', 1000, 7)
+make('shared/roots', b'0123456789', 0o644)
+make('shared/grows'); flags('shared/grows', APPEND)
+def synced(path, data):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, data)
+    os.fsync(fd)
+    os.write(fd, data)
+    os.close(fd)
+    return read(path)
+def readonly():
+    fd = os.open('shared/new', os.O_CREAT | os.O_RDWR, 0o444)
+    os.write(fd, b'0123456789')
+    os.ftruncate(fd, 5)
+    os.fsync(fd)
+    os.close(fd)
+    return read('shared/new')
+def now():
+    os.utime('shared/file', (1, 1))
+    user(1001, lambda: os.utime('shared/file'), [7])
+    stat = os.stat('shared/file')
+    return stat.st_atime > 1, stat.st_mtime > 1, stat.st_mtime == stat.st_ctime
+def shorten(fd):
+    os.ftruncate(fd, 3)
+    os.close(fd)
+def attempt():
+    say('cut', lambda: (os.truncate('shared/file', 5), read('shared/file')))
+    say('lengthen', lambda: (os.truncate('shared/file', 7), read('shared/file')))
+    say('append', lambda: synced('shared/file', b'x'))
+    say('cut through a descriptor', lambda: (shorten(os.open('shared/file', os.O_WRONLY)), read('shared/file')))
+    say('times', lambda: os.utime('shared/file', (1, 1)))
+    say('one to now', lambda: checked(libc.utimensat(-100, b'shared/file', struct.pack('4q', 0, 0x3ffffffe, 0, 0x3fffffff), 0)))
+    say('cut another', lambda: os.truncate('shared/roots', 5))
+    say('touch another', lambda: os.utime('shared/roots'))
+    say('of that mode', readonly)
+user(1001, attempt, [7])
+say('another', lambda: read('shared/roots'))
+say('now', now)
+say('grows', lambda: os.utime('shared/grows'))
+say('grows then', lambda: os.utime('shared/grows', (1, 1)))
+user(1000, lambda: say('owner', lambda: (os.utime('shared/file', (5, 6)), os.stat('shared/file').st_mtime)))
+write('shared/file', b'abc')
+fd = os.open('shared/file', os.O_RDONLY)
+user(1001, lambda: say('rename', lambda: os.rename('shared/file', 'shared/renamed')))
+say('then sync', lambda: os.fsync(fd))
+";
+    let expected = "cut (None, b'01234')
+        lengthen (None, b'01234\\x00\\x00')
+        append b'01234\\x00\\x00xx'
+        cut through a descriptor (None, b'012')
+        times EPERM
+        one to now EPERM
+        cut another EACCES
+        touch another EACCES
+        of that mode b'01234'
+        another b'0123456789'
+        now (True, True, True)
+        grows None
+        grows then EPERM
+        owner (None, 6.0)
+        rename None
+        then sync None";
+    same_as_ext4(script, expected, all_kinds());
 }
 
 /// Whoever changes a file's content takes its capabilities, also where the kernel leaves that to the server.
@@ -554,7 +704,7 @@ guest(1000, lambda: say('guest', lambda: read('dir/new')))
 }
 
 /// Who is shown as the owner of all files is that only here: set-id bits go by whose a file is in the volume, where they would
-/// run what he put there with its owner's rights.
+/// run what he put there with its owner's rights. And who gives a file to whom it is shown to belong to does not take it.
 #[test]
 fn who_is_shown_as_the_owner_makes_no_program_of_anothers() {
     skip_without_python!();
@@ -573,7 +723,7 @@ fn who_is_shown_as_the_owner_makes_no_program_of_anothers() {
 os.mkdir('theirs'); os.mkdir('own'); os.chown('own', 1000, 1000)
 for name in ['roots', 'another']: make(name)
 make('own/file', owner=1000)
-for name in ['written', 'mapped', 'cut', 'kept']:
+for name in ['written', 'mapped', 'cut', 'kept', 'chowned']:
     make(name)
     os.chmod(name, 0o6755)
 os.chown('another', 1001, 1001)
@@ -595,21 +745,24 @@ def attempt():
     say('written', lambda: write('written', b'!'))
     say('mapped', store)
     say('cut', lambda: os.truncate('cut', 1))
+    say('chowned', lambda: (os.chown('chowned', 1000, -1), os.chown('chowned', -1, 1000), mode('chowned')))
 user(1000, attempt)
 os.sync()
 ";
         let expected = "roots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
-            own/file (None, '0o2755')\ndirectory (None, '0o755')\nmade None\nwritten 1\nmapped None\ncut None\n";
+            own/file (None, '0o2755')\ndirectory (None, '0o755')\nmade None\nwritten 1\nmapped None\ncut None\n\
+            chowned (None, None, '0o755')\n";
         assert_eq!(said(script, &mount.root()), expected);
         // As it is for others.
         let mount = mount.remount(plain());
         let script = r"
-for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept']:
+for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept', 'chowned']:
     stat = os.stat(name)
-    print(name, stat.st_uid, oct(stat.st_mode & 0o7777))
+    print(name, stat.st_uid, stat.st_gid, oct(stat.st_mode & 0o7777))
 ";
-        let expected = "roots 0 0o755\nanother 1001 0o755\nown/file 1000 0o2755\ntheirs 0 0o755\nown/new 1000 0o4755\n\
-            written 0 0o755\nmapped 0 0o755\ncut 0 0o755\nkept 0 0o6755\n";
+        let expected = "roots 0 0 0o755\nanother 1001 1001 0o755\nown/file 1000 1000 0o2755\ntheirs 0 0 0o755\n\
+            own/new 1000 1000 0o4755\nwritten 0 0 0o755\nmapped 0 0 0o755\ncut 0 0 0o755\nkept 0 0 0o6755\n\
+            chowned 0 0 0o755\n";
         assert_eq!(said(script, &mount.root()), expected, "no_open {no_open}, writeback {writeback}");
         mount.unmount();
     }

@@ -238,7 +238,7 @@ impl MountFloor {
             Transport::Classic => TransportChoice::Classic,
             Transport::Ring => TransportChoice::Ring,
         };
-        let options = Options { source: "myriad bench".to_owned(), transport, ..Options::default() };
+        let options = Options { source: "myriad bench".into(), transport, ..Options::default() };
         let mut mounted = || write!(out, "{MOUNTED}").and_then(|()| out.flush());
         match &self.image {
             None => {

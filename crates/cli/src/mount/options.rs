@@ -9,6 +9,7 @@ use crate::show::{mode, owner, size};
 use myriad_engine::options::{self, Options, Row, TABLE, Value};
 use myriad_engine::{AccessTimes, MkfsOptions, MountOptions};
 use myriad_fuse::{KindChoice, TransportChoice};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -283,7 +284,7 @@ fn count(value: &str) -> Result<usize, String> {
 
 impl Settings {
     /// As without any `-o`; `source` is how /proc/mounts is to show the image.
-    pub fn new(source: String) -> Self {
+    pub fn new(source: OsString) -> Self {
         Self {
             engine: MountOptions::default(),
             // So that /proc/mounts says what is true.
@@ -440,7 +441,7 @@ mod tests {
         );
         assert!(!fuse.default_permissions && !fuse.no_open && !fuse.beside && !fuse.stats_dir);
         assert_eq!((fuse.uid, fuse.gid, fuse.umask), (Some(7), Some(8), Some(0o22)));
-        assert_eq!((fuse.threads, &*fuse.source), (3, "x"));
+        assert_eq!((fuse.threads, &*fuse.source), (3, "x".as_ref()));
         assert_eq!((fuse.entry_timeout.as_millis(), fuse.attr_timeout.as_millis()), (1000, 2500));
         assert_eq!((fuse.transport, fuse.kind), (TransportChoice::Classic, KindChoice::FuseBlk));
         assert_eq!(fuse.kernel_options, ["nodiratime", "nosuid", "sync"]);

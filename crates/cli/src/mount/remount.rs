@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use anyhow::Result;
 use myriad_fuse::{MountError, can_remount, mounts, real_path, remount};
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
@@ -34,7 +35,7 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
     for word in words(options).filter(|word| !SHOWN.contains(&name_of(word))) {
         // Misspelt, it is as wrong as at the first time.
         let pass_over = |word: &str| context.note(&format!("myriad: option `{word}` is not known, and passed over"));
-        Settings::new(String::new())
+        Settings::new(OsString::new())
             .read(word, sloppy, pass_over)
             .map_err(|what| Failure::usage("mount", what, "myriad mount --help lists the options"))?;
         if can_remount(word) {

@@ -116,7 +116,7 @@ impl Command for Mount {
             return Ok(Status::OK);
         }
         let image = std::path::absolute(given).at(image_name(given))?;
-        let mut settings = Settings::new(image.to_string_lossy().into_owned());
+        let mut settings = Settings::new(image.clone().into_os_string());
         for text in &self.options {
             let pass_over =
                 |option: &str| context.note(&format!("myriad: option `{option}` is not known, and passed over"));

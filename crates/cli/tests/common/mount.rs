@@ -85,7 +85,8 @@ impl Drop for MountPlace {
     fn drop(&mut self) {
         let top = self.path("").canonicalize().expect("it is still there");
         // A test may be in a mount namespace of its own.
-        let table = std::fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
+        let table = std::fs::read("/proc/thread-self/mounts").unwrap_or_default();
+        let table = String::from_utf8_lossy(&table);
         let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
         for point in points.filter(|point| point.starts_with(&top)) {
             // Its daemon goes with it.

@@ -93,16 +93,8 @@ impl Ops<'_> {
         Ok(stat)
     }
 
-    /// Checks all of `attr` but the size against the inode that `subject` and `raw` describe, then makes the changes in
-    /// `raw`. Returns the access ACL that must follow a change of mode, if there is one. Flags go by what they were:
-    /// clearing immutable comes first, alone.
-    pub(super) fn change(
-        &self,
-        subject: &Subject<'_>,
-        attr: &SetAttr,
-        now: Time,
-        raw: &mut RawInode,
-    ) -> Result<Option<Vec<u8>>> {
+    /// Whether all of `attr` but the size may be changed of the inode that `subject` describes.
+    pub fn check_change(&self, subject: &Subject<'_>, attr: &SetAttr) -> Result<()> {
         if attr.uid.is_some() || attr.gid.is_some() {
             perm::check_chown(self.cred, subject, attr.uid, attr.gid)?;
         }
@@ -113,6 +105,20 @@ impl Ops<'_> {
         if let Some(flags) = attr.flags {
             perm::check_flags(self.cred, subject, flags)?;
         }
+        Ok(())
+    }
+
+    /// Checks all of `attr` but the size against the inode that `subject` and `raw` describe, then makes the changes in
+    /// `raw`. Returns the access ACL that must follow a change of mode, if there is one. Flags go by what they were:
+    /// clearing immutable comes first, alone.
+    pub(super) fn change(
+        &self,
+        subject: &Subject<'_>,
+        attr: &SetAttr,
+        now: Time,
+        raw: &mut RawInode,
+    ) -> Result<Option<Vec<u8>>> {
+        self.check_change(subject, attr)?;
         let mut mode = subject.mode;
         if attr.uid.is_some() || attr.gid.is_some() {
             mode = perm::mode_after_chown(self.caller, subject);

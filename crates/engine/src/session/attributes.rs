@@ -102,8 +102,8 @@ impl Session {
         results
     }
 
-    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
-    /// Follows a final symbolic link; [`Session::set_attr_node`] does not.
+    /// Changes attributes: the size first, then all others together or none. Who may not change all of them changes none. If there is no
+    /// room for the others, the size has changed. Follows a final symbolic link; [`Session::set_attr_node`] does not.
     pub fn set_attr(&self, path: &(impl AsPath + ?Sized), attr: SetAttr) -> Result<Stat> {
         self.at_path(path.as_path_bytes(), true, |node| self.set_attr_node(node, attr))
     }
@@ -142,8 +142,10 @@ impl Session {
         self.ops().stat_node(node)
     }
 
-    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
+    /// Changes attributes: the size first, then all others together or none. Who may not change all of them changes none. If there is no
+    /// room for the others, the size has changed.
     pub fn set_attr_node(&self, node: Node, attr: SetAttr) -> Result<Stat> {
+        let rest = SetAttr { size: None, ..attr };
         if let Some(size) = attr.size {
             let file = {
                 let look = self.volume().look();
@@ -156,11 +158,11 @@ impl Session {
                 }
                 let guarded = Guarded::new(&look, Ino(node.ino), &raw)?;
                 perm::check_truncate(self.judged(), &guarded.subject())?;
+                self.ops().check_change(&guarded.subject(), &rest)?;
                 self.handle(Ino(node.ino), &raw, OpenOptions { write: true, ..OpenOptions::default() })?
             };
             file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }
-        let rest = SetAttr { size: None, ..attr };
         if rest == SetAttr::default() && attr.size.is_some() {
             self.stat_node(node)
         } else {

@@ -4,6 +4,7 @@ use super::Session;
 use crate::error::{Errno, Result};
 use crate::file::{self, OpenFile};
 use crate::inode;
+use crate::namei::Guarded;
 use crate::planted::{Bug, planted};
 use crate::types::*;
 use crate::volume::{Reason, Volume};
@@ -166,13 +167,27 @@ impl File {
         file::seek(self.volume(), &self.file, offset, true)
     }
 
-    /// Changes attributes: the size first, then all others together or none. If those are refused, the size has changed.
+    /// Changes attributes: the size first, then all others together or none. Who may not change all of them changes none. If there is no
+    /// room for the others, the size has changed.
     pub fn set_attr(&self, attr: SetAttr) -> Result<Stat> {
+        let rest = SetAttr { size: None, ..attr };
+        let is_size_alone = rest == SetAttr::default();
         if let Some(size) = attr.size {
+            if !is_size_alone {
+                self.check_rest(&rest)?;
+            }
             self.truncate(size)?;
         }
-        let rest = SetAttr { size: None, ..attr };
-        if rest == SetAttr::default() { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
+        if is_size_alone { self.stat() } else { self.session.ops().set_attr(self.node(), &rest) }
+    }
+
+    /// Whether all of `rest` may be changed, before anything is.
+    fn check_rest(&self, rest: &SetAttr) -> Result<()> {
+        let look = self.volume().look();
+        let _lock = self.volume().lock_shared(self.file.ino);
+        let raw = inode::read_node(&look, self.node())?;
+        let guarded = Guarded::new(&look, self.file.ino, &raw)?;
+        self.session.ops().check_change(&guarded.subject(), rest)
     }
 
     /// Makes the file's data, attributes and name durable. `Error::Io` if the device fails, and then all changes of the volume are refused.

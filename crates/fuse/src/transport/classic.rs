@@ -8,7 +8,9 @@ use crate::negotiate::REQUEST_MAX;
 use crate::request::decode;
 use crate::service::{Service, respond};
 use crate::wire::{InHeader, OutHeader};
+use parking_lot::Mutex;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -17,9 +19,11 @@ const HEADER: usize = size_of::<OutHeader>();
 
 /// Room for the answer to a request that is answered apart: it has no content.
 const SMALL_ANSWER: usize = 4096;
+/// Most threads that answer requests apart. What one of them waits for the threads that serve answer, and never another of them.
+const APART_MAX: usize = 16;
 
 pub struct Classic {
-    device: Device,
+    device: Arc<Device>,
     threads: usize,
     beside: bool,
 }
@@ -30,7 +34,8 @@ impl Classic {
     /// served on its own processor.
     pub fn new(device: Device, threads: usize, beside: bool) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { device, threads: if threads == 0 { cores.clamp(2, 16) } else { threads }, beside }
+        let threads = if threads == 0 { cores.clamp(2, 16) } else { threads };
+        Self { device: Arc::new(device), threads, beside }
     }
 }
 
@@ -38,12 +43,14 @@ impl Transport for Classic {
     fn run(self: Box<Self>, service: Arc<dyn Service>) -> Result<(), ServeError> {
         let sharing = Sharing::One(self.device.try_clone().map_err(ServeError::Device)?);
         let placement = Placement::new(self.threads, sharing, self.beside);
+        let apart = Arc::new(Apart::default());
         let mut workers = Vec::new();
         for i in 1..self.threads {
             let worker = self.device.clone_channel().and_then(|device| {
-                let (service, placement) = (Arc::clone(&service), Arc::clone(&placement));
+                let (service, placement, apart) = (Arc::clone(&service), Arc::clone(&placement), Arc::clone(&apart));
                 let name = format!("myriad-fuse-{i}");
-                std::thread::Builder::new().name(name).spawn(move || serve(&device, &service, &placement, i))
+                let device = Arc::new(device);
+                std::thread::Builder::new().name(name).spawn(move || serve(&device, &service, &placement, &apart, i))
             });
             match worker {
                 Ok(worker) => workers.push(worker),
@@ -52,7 +59,7 @@ impl Transport for Classic {
             }
         }
         let watch = placement.watch();
-        let mut result = serve(&self.device, &service, &placement, 0);
+        let mut result = serve(&self.device, &service, &placement, &apart, 0);
         // Who waits for its turn sees that the mount is gone.
         drop(watch);
         for worker in workers {
@@ -68,7 +75,13 @@ impl Transport for Classic {
 }
 
 /// Answers requests one after the other, until the mount is gone.
-fn serve(device: &Device, service: &Arc<dyn Service>, placement: &Placement, seat: usize) -> io::Result<()> {
+fn serve(
+    device: &Arc<Device>,
+    service: &Arc<dyn Service>,
+    placement: &Placement,
+    apart: &Arc<Apart>,
+    seat: usize,
+) -> io::Result<()> {
     let mut worker = Worker::new();
     placement.take_seat(seat);
     loop {
@@ -76,11 +89,11 @@ fn serve(device: &Device, service: &Arc<dyn Service>, placement: &Placement, sea
         let message = worker.receive(device)?;
         match message {
             Message::Bytes(len) if service.waits_for_kernel(opcode(&worker.request)) => {
-                answer_apart(device, service, &worker.request[..len])?;
+                apart.add(device, service, &worker.request[..len]);
             }
             Message::Bytes(len) => {
                 placement.begin(seat, caller(&worker.request));
-                worker.answer(device, &**service, len)?;
+                worker.answer(device, &**service, len);
                 placement.end(seat);
             }
             Message::Nothing => {}
@@ -89,22 +102,59 @@ fn serve(device: &Device, service: &Arc<dyn Service>, placement: &Placement, sea
     }
 }
 
-/// Has a request answered by a thread of its own, which may wait for what others serve.
-fn answer_apart(device: &Device, service: &Arc<dyn Service>, request: &[u8]) -> io::Result<()> {
-    let mut worker = Worker { request: request.to_vec(), answer: vec![0; HEADER + SMALL_ANSWER] };
-    let (answered, service) = (device.try_clone()?, Arc::clone(service));
-    let serve = move || {
-        // An error is the mount's end, which the serving threads see.
-        let len = worker.request.len();
-        let _ = worker.answer(&answered, &*service, len);
-    };
-    if std::thread::Builder::new().name("myriad-waiting".into()).spawn(serve).is_ok() {
-        return Ok(());
+/// Requests that are answered by threads of their own, which may wait for what others serve.
+#[derive(Default)]
+struct Apart(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    /// Each with the descriptor that it came by. There are no more than callers, who wait.
+    requests: VecDeque<(Arc<Device>, Vec<u8>)>,
+    /// They end when nothing waits.
+    threads: usize,
+}
+
+impl Apart {
+    fn add(self: &Arc<Self>, device: &Arc<Device>, service: &Arc<dyn Service>, request: &[u8]) {
+        let mut waiting = self.0.lock();
+        waiting.requests.push_back((Arc::clone(device), request.to_vec()));
+        if waiting.threads == APART_MAX {
+            return;
+        }
+        let (apart, service) = (Arc::clone(self), Arc::clone(service));
+        if std::thread::Builder::new().name("myriad-waiting".into()).spawn(move || apart.serve(&*service)).is_ok() {
+            waiting.threads += 1;
+        } else if waiting.threads == 0 {
+            // Better refused than a mount that stands still.
+            waiting.requests.pop_back();
+            drop(waiting);
+            refuse(device, request, Errno::AGAIN);
+        }
     }
-    // Better refused than a mount that stands still.
-    let Ok((header, _)) = InHeader::read_from_prefix(request) else { return Ok(()) };
-    let error = -Errno::AGAIN.raw_os_error();
-    device.send(OutHeader { len: HEADER as u32, error, unique: header.unique }.as_bytes())
+
+    /// Answers what waits, until nothing does.
+    fn serve(&self, service: &dyn Service) {
+        while let Some((device, request)) = self.next() {
+            let len = request.len();
+            Worker { request, answer: vec![0; HEADER + SMALL_ANSWER] }.answer(&device, service, len);
+        }
+    }
+
+    fn next(&self) -> Option<(Arc<Device>, Vec<u8>)> {
+        let mut waiting = self.0.lock();
+        let next = waiting.requests.pop_front();
+        // Under the lock, so that what comes next finds a thread or begins one.
+        waiting.threads -= usize::from(next.is_none());
+        next
+    }
+}
+
+/// Answers a request with an error, as far as the kernel takes it.
+fn refuse(device: &Device, request: &[u8], error: Errno) {
+    if let Ok((header, _)) = InHeader::read_from_prefix(request) {
+        let answer = OutHeader { len: HEADER as u32, error: -error.raw_os_error(), unique: header.unique };
+        let _ = device.send(answer.as_bytes());
+    }
 }
 
 /// Buffers for one request at a time, and its answer.
@@ -122,7 +172,7 @@ impl Worker {
     pub fn serve_one(&mut self, device: &Device, service: &dyn Service) -> io::Result<Message> {
         let message = self.receive(device)?;
         if let Message::Bytes(len) = message {
-            self.answer(device, service, len)?;
+            self.answer(device, service, len);
         }
         Ok(message)
     }
@@ -131,17 +181,20 @@ impl Worker {
         device.receive(&mut self.request)
     }
 
-    /// Answers the request that was received.
-    fn answer(&mut self, device: &Device, service: &dyn Service, len: usize) -> io::Result<()> {
+    /// Answers the request that was received. An answer that the kernel does not take, as for want of memory, is the end of that request and
+    /// not of the mount: if it is lost, the next message tells.
+    fn answer(&mut self, device: &Device, service: &dyn Service, len: usize) {
         let (head, body) = self.answer.split_at_mut(HEADER);
-        if let Some((header, len)) = respond(service, decode(&self.request[..len]), body) {
+        let request = &self.request[..len];
+        if let Some((header, len)) = respond(service, decode(request), body) {
             head.copy_from_slice(header.as_bytes());
-            device.send(&self.answer[..HEADER + len])?;
+            if device.send(&self.answer[..HEADER + len]).is_err() {
+                refuse(device, request, Errno::IO);
+            }
             if service.waits_for_answers() {
                 service.answered(header.unique);
             }
         }
-        Ok(())
     }
 }
 
@@ -153,4 +206,98 @@ fn opcode(request: &[u8]) -> u32 {
 /// The thread that a request came from.
 fn caller(request: &[u8]) -> u32 {
     InHeader::read_from_prefix(request).map_or(0, |(header, _)| header.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Answer;
+    use crate::request::Request;
+    use crate::stats::Recorder;
+    use crate::wire::opcode;
+    use parking_lot::Condvar;
+    use rustix::fd::OwnedFd;
+    use std::collections::HashSet;
+    use std::io::Read;
+    use std::time::Duration;
+
+    /// Answers nobody until it is told to.
+    #[derive(Default)]
+    struct Gate {
+        state: Mutex<(usize, bool)>,
+        changed: Condvar,
+        recorder: Recorder,
+    }
+
+    impl Service for Gate {
+        fn answer(&self, _: &Request<'_>, _: &mut [u8]) -> Answer {
+            let mut state = self.state.lock();
+            state.0 += 1;
+            self.changed.notify_all();
+            self.changed.wait_while(&mut state, |(_, is_open)| !*is_open);
+            Answer::Bytes(0)
+        }
+
+        fn panicked(&self) {}
+
+        fn recorder(&self) -> &Recorder {
+            &self.recorder
+        }
+    }
+
+    fn lookup(unique: u64) -> Vec<u8> {
+        const NAME: &[u8] = b"name\0";
+        let len = (size_of::<InHeader>() + NAME.len()) as u32;
+        let header = InHeader { len, opcode: opcode::LOOKUP, unique, ..InHeader::default() };
+        [header.as_bytes(), NAME].concat()
+    }
+
+    /// Each request that waits for the kernel had a thread and a descriptor of its own. With a thousand of them the descriptors were used
+    /// up, which ended the threads that serve, and the mount with them.
+    #[test]
+    fn requests_that_wait_take_no_descriptors_and_few_threads() {
+        const REQUESTS: usize = 100;
+        let (mut read, write) = io::pipe().unwrap();
+        let device = Arc::new(Device::from(OwnedFd::from(write)));
+        let (gate, apart) = (Arc::new(Gate::default()), Arc::new(Apart::default()));
+        let service: Arc<dyn Service> = gate.clone();
+        for unique in 0..REQUESTS as u64 {
+            apart.add(&device, &service, &lookup(unique));
+        }
+        assert_eq!(apart.0.lock().threads, APART_MAX);
+        {
+            let mut state = gate.state.lock();
+            gate.changed.wait_while(&mut state, |(begun, _)| *begun < APART_MAX);
+            // More would have come by then.
+            gate.changed.wait_for(&mut state, Duration::from_millis(20));
+            assert_eq!(state.0, APART_MAX);
+            state.1 = true;
+            gate.changed.notify_all();
+        }
+        let mut answers = [0; REQUESTS * HEADER];
+        read.read_exact(&mut answers).unwrap();
+        let unique = |answer: &[u8]| OutHeader::read_from_bytes(answer).unwrap().unique;
+        let answered: HashSet<u64> = answers.chunks(HEADER).map(unique).collect();
+        assert_eq!(answered.len(), REQUESTS);
+        while apart.0.lock().threads > 0 {
+            std::thread::yield_now();
+        }
+        // There is no other descriptor of the pipe's end.
+        drop(device);
+        assert_eq!(read.read(&mut [0]).unwrap(), 0);
+    }
+
+    /// An answer that could not be sent ended the thread that served, and with the last of them the mount.
+    #[test]
+    fn an_answer_that_is_not_taken_is_the_end_of_one_request() {
+        let (read, _write) = io::pipe().unwrap();
+        let gate = Gate::default();
+        gate.state.lock().1 = true;
+        let request = lookup(7);
+        let len = request.len();
+        // Nothing can be written there.
+        let device = Device::from(OwnedFd::from(read));
+        Worker { request, answer: vec![0; HEADER + SMALL_ANSWER] }.answer(&device, &gate, len);
+        assert_eq!(gate.state.lock().0, 1);
+    }
 }

@@ -37,14 +37,14 @@ impl Device {
         Ok(Self { fd })
     }
 
-    /// A further descriptor of the same mount, with a queue of its own for requests in work. On kernels that cannot, the
-    /// same descriptor again.
+    /// A further descriptor of the same mount, with a queue of its own for requests in work. The same descriptor again on kernels that
+    /// cannot, and for who was given his by the helper and may not open the device himself.
     pub fn clone_channel(&self) -> io::Result<Self> {
-        let further = Self::open()?;
-        match clone_onto(&further.fd, &self.fd) {
-            Ok(()) => Ok(further),
-            Err(_) => self.try_clone(),
-        }
+        let further = Self::open().and_then(|further| {
+            clone_onto(&further.fd, &self.fd)?;
+            Ok(further)
+        });
+        further.or_else(|_| self.try_clone())
     }
 
     /// From now on, reading does not wait.
@@ -61,8 +61,8 @@ impl Device {
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Message> {
         match rustix::io::read(&self.fd, buf) {
             Ok(len) => Ok(Message::Bytes(len)),
-            // The request was interrupted before we took it.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(Message::Nothing),
+            // The request was interrupted before we took it, or the kernel has given it up for want of memory.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN | Errno::NOMEM) => Ok(Message::Nothing),
             Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Message::Gone),
             Err(error) => Err(error.into()),
         }

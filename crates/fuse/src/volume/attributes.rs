@@ -1,24 +1,33 @@
 //! Requests about attributes: stat, chmod and their kin, extended attributes, flags, totals.
 
-use super::caller::groups_of;
+use super::caller::{Capability, groups_of, has_capability};
 use super::{Reply, VolumeService, errno, join_time, split_time};
 use crate::answer::put;
 use crate::wire::{
     self, FsTrimRange, FsXattr, GetXattrOut, InHeader, IoctlIn, IoctlOut, KStatFs, SetAttrIn, SetXattrIn, Statx,
 };
-use crate::wire::{SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
-use myriad_engine::{Errno, FileType, Node, SetAttr, SetTime, XattrMode};
+use crate::wire::{IOCTL_32BIT, SETXATTR_ACL_KILL_SGID, STATX_BASIC_STATS, STATX_BTIME, StatxOut, StatxTime, fattr};
+use myriad_engine::{Errno, FileType, Node, Session, SetAttr, SetTime, XattrMode};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
 const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
-/// Of these, immutable and append-only are the super-user's to set and to clear.
+/// Of these, immutable and append-only are to be set and cleared by those who have the capability.
 const SUPER_USERS: u32 = 1 | 2;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
 
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
+
+/// A file's times as the kernel keeps them where it caches what is written. It sends them with the change time, and as if a program had set
+/// them: an engine that checks permissions would take them for times that only the owner may set.
+enum Kept {
+    /// With a new size, or with what was written.
+    Following,
+    /// A program sets all of them to now.
+    Now,
+}
 
 /// The attribute that gives a program capabilities.
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";
@@ -66,33 +75,72 @@ impl VolumeService {
 
     pub(super) fn set_attr(&self, header: &InHeader, args: &SetAttrIn, out: &mut [u8]) -> Reply {
         let node = self.node(header.nodeid)?;
-        if args.valid == fattr::MTIME | fattr::CTIME | fattr::FH {
-            // With its times the kernel follows up what it wrote back through an open file; a program's utimensat(2) comes
-            // without one. Of a file whose flags forbid to set times that would be refused, and fsync(2) with it; the write
-            // has set them itself.
-            let stat = self.kernel.stat_node(node).map_err(errno)?;
-            if stat.flags & SUPER_USERS != 0 {
-                return put(out, &self.attr_out(&stat));
-            }
-        }
         let has = |bit| args.valid & bit != 0;
         let time = |set, now, sec, nsec| match (has(set), has(now)) {
             (false, _) => None,
             (true, true) => Some(SetTime::Now),
             (true, false) => Some(SetTime::At(join_time(sec, nsec))),
         };
+        let kept = self.kept_times(node, args)?;
+        let [uid, gid] = self.owners_for(header, node, args)?;
+        let mtime = time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec);
         let mode = has(fattr::MODE).then_some(args.mode as u16 & 0o7777);
         let attr = SetAttr {
             mode: mode.map(|mode| self.mode_for(header, node, mode)).transpose()?,
-            uid: has(fattr::UID).then_some(args.uid),
-            gid: has(fattr::GID).then_some(args.gid),
+            uid,
+            gid,
             size: has(fattr::SIZE).then_some(args.size),
             atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
-            mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
+            mtime: match kept {
+                Some(Kept::Following) => None,
+                Some(Kept::Now) => Some(SetTime::Now),
+                None => mtime,
+            },
             flags: None,
         };
+        let mut stat = if kept.is_some() && attr == SetAttr::default() {
+            self.kernel.stat_node(node)
+        } else {
+            self.attr_session(header, node, args, &attr)?.set_attr_node(node, attr)
+        }
+        .map_err(errno)?;
+        // A file whose flags forbid to set times was given its own by the write. Refused here, fsync(2) would fail.
+        if kept.is_some() && stat.flags & SUPER_USERS == 0 && mtime != Some(SetTime::At(stat.mtime)) {
+            stat = self.kernel.set_attr_node(node, SetAttr { mtime, ..SetAttr::default() }).map_err(errno)?;
+        }
+        self.changed_file(node)?;
+        put(out, &self.attr_out(&stat))
+    }
+
+    /// Whether a file's times are the kernel's own, and not such as a program sets.
+    fn kept_times(&self, node: Node, args: &SetAttrIn) -> Result<Option<Kept>, Errno> {
+        const GIVEN: u32 = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE | fattr::ATIME | fattr::FH;
+        const TIMES: u32 = fattr::MTIME | fattr::CTIME;
+        const SIZE_BY_DESCRIPTOR: u32 = fattr::SIZE | fattr::FH;
+        if args.valid & TIMES != TIMES {
+            return Ok(None);
+        }
+        Ok(match args.valid & GIVEN {
+            // A program sets times by no descriptor, and a size without times.
+            fattr::FH | fattr::SIZE | SIZE_BY_DESCRIPTOR => Some(Kept::Following),
+            fattr::ATIME if args.valid & fattr::ATIME_NOW != 0 => {
+                let is_now = (args.mtime, args.mtimensec) == (args.ctime, args.ctimensec);
+                is_now.then_some(Kept::Now)
+            }
+            // After a name came or went, whose ever the file is: only the change time has moved.
+            0 => {
+                let mtime = self.kernel.stat_node(node).map_err(errno)?.mtime;
+                (mtime == join_time(args.mtime, args.mtimensec)).then_some(Kept::Following)
+            }
+            _ => None,
+        })
+    }
+
+    /// On whose behalf attributes are set.
+    fn attr_session(&self, header: &InHeader, node: Node, args: &SetAttrIn, attr: &SetAttr) -> Result<Session, Errno> {
+        let has = |bit| args.valid & bit != 0;
         // Through a descriptor that may write, whatever the mode says by now.
-        let is_allowed = args.valid & fattr::FH != 0 && SetAttr { size: None, ..attr } == SetAttr::default();
+        let is_allowed = has(fattr::FH) && SetAttr { size: None, ..*attr } == SetAttr::default();
         let session = if !(self.settings.default_permissions || is_allowed && attr.size.is_some()) {
             self.session(header)
         } else if attr.size.is_some() {
@@ -105,9 +153,7 @@ impl VolumeService {
         } else {
             self.session(header)
         };
-        let stat = session.set_attr_node(node, attr).map_err(errno)?;
-        self.changed_file(node)?;
-        put(out, &self.attr_out(&stat))
+        Ok(session)
     }
 
     /// The mode that somebody may give a file, who need be its owner only as it is shown. Set-id bits go by whose it is in the
@@ -122,6 +168,22 @@ impl VolumeService {
         }
         let is_member = header.gid == stat.gid || groups_of(header).contains(&stat.gid);
         Ok(if is_member { mode } else { mode & !SET_GROUP_ID })
+    }
+
+    /// Owner and group that somebody gives a file. To those that it is shown to have, only user 0 gives it: from others that takes set-id
+    /// bits, and leaves the file whose it is in the volume.
+    fn owners_for(&self, header: &InHeader, node: Node, args: &SetAttrIn) -> Result<[Option<u32>; 2], Errno> {
+        let [uid, gid] =
+            [(fattr::UID, args.uid), (fattr::GID, args.gid)].map(|(bit, id)| (args.valid & bit != 0).then_some(id));
+        let is_shown = |given: Option<u32>, shown| given.is_some() && given == shown && header.uid != 0;
+        if !is_shown(uid, self.settings.uid) && !is_shown(gid, self.settings.gid) {
+            return Ok([uid, gid]);
+        }
+        let stat = self.kernel.stat_node(node).map_err(errno)?;
+        Ok([
+            if is_shown(uid, self.settings.uid) { Some(stat.uid) } else { uid },
+            if is_shown(gid, self.settings.gid) { Some(stat.gid) } else { gid },
+        ])
     }
 
     /// Whether the owner that the kernel knows need not be whose a file is in the volume.
@@ -240,6 +302,11 @@ impl VolumeService {
             Ok(head + len)
         };
         let back = |pairs: [(u32, u32); 4]| pairs.into_iter().map(|(ours, theirs)| (theirs, ours));
+        // By these numbers programs of 32 bits ask. From others the kernel hands them on without having checked anything, not even whether the
+        // mount is read-only; elsewhere they mean nothing.
+        if matches!(args.cmd, GETFLAGS_32 | SETFLAGS_32) && args.flags & IOCTL_32BIT == 0 {
+            return Err(Errno::NOTTY);
+        }
         match args.cmd {
             GETFLAGS | GETFLAGS_32 => {
                 let flags = self.kernel.stat_node(node).map_err(errno)?.flags;
@@ -264,7 +331,7 @@ impl VolumeService {
                 put(out, &IoctlOut::default())
             }
             FITRIM => {
-                if header.uid != 0 {
+                if !has_capability(header, Capability::Administrate) {
                     return Err(Errno::PERM);
                 }
                 let (range, _) = FsTrimRange::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
@@ -288,7 +355,9 @@ impl VolumeService {
         }
         // Whose the file is shown as, who need not be whose it is in the volume.
         let owner = self.settings.uid.unwrap_or(stat.uid);
-        if header.uid != 0 && (header.uid != owner || (stat.flags ^ flags) & SUPER_USERS != 0) {
+        let is_owner = header.uid == 0 || header.uid == owner;
+        let is_super_users = (stat.flags ^ flags) & SUPER_USERS != 0;
+        if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };

@@ -50,8 +50,26 @@ impl VolumeService {
     }
 }
 
-/// The capability to keep set-id bits (CAP_FSETID), in the mask that /proc shows.
-const KEEPS_SET_ID: u64 = 1 << 4;
+/// What user 0 may lack, by its bit in the mask that /proc shows.
+#[derive(Clone, Copy)]
+pub(super) enum Capability {
+    /// CAP_FSETID: what is written keeps its set-id bits.
+    KeepSetId = 4,
+    /// CAP_LINUX_IMMUTABLE: flags that say what may be done to a file at all.
+    SetImmutable = 9,
+    /// CAP_SYS_ADMIN: what concerns the whole volume.
+    Administrate = 21,
+}
+
+/// Whether the thread that asks has a capability. Whoever makes a user namespace of his own (`unshare -U`) has all of them there; here they
+/// count only in the namespace that this process is in. If that cannot be found out, he has none.
+pub(super) fn has_capability(header: &InHeader, capability: Capability) -> bool {
+    let effective = || u64::from_str_radix(status_of(header, "CapEff:")?.trim(), 16).ok();
+    // Kernels without user namespaces have no such link.
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    effective().is_some_and(|mask| mask & 1 << capability as u32 != 0)
+        && namespace(&header.pid.to_string()) == namespace("self")
+}
 
 impl VolumeService {
     /// Whether a change of content takes set-id bits away of which the request does not say so: unless user 0 asks, with the
@@ -61,8 +79,7 @@ impl VolumeService {
             return Ok(true);
         }
         let has_some = self.kernel.stat_node(node).map_err(errno)?.mode & 0o6000 != 0;
-        let capabilities = || u64::from_str_radix(status_of(header, "CapEff:")?.trim(), 16).ok();
-        Ok(has_some && capabilities().is_none_or(|capabilities| capabilities & KEEPS_SET_ID == 0))
+        Ok(has_some && !has_capability(header, Capability::KeepSetId))
     }
 }
 

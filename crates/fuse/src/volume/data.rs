@@ -29,8 +29,19 @@ impl VolumeService {
             // The kernel remembers, and opens files by itself from now on.
             return Err(Errno::NOSYS);
         }
-        let node = self.node(header.nodeid)?;
         let flags = OFlags::from_bits_retain(args.flags);
+        self.check_opening(header, self.node(header.nodeid)?, flags, args.open_flags)?;
+        put(out, &self.opened(header.nodeid, flags))
+    }
+
+    /// Opens a file for the checks and, where that is asked for, to be cut to nothing. It is closed at once, for it lives by its lookup count.
+    pub(super) fn check_opening(
+        &self,
+        header: &InHeader,
+        node: Node,
+        flags: OFlags,
+        open_flags: u32,
+    ) -> Result<(), Errno> {
         let access = flags & OFlags::ACCMODE;
         let options = OpenOptions {
             read: access != OFlags::WRONLY,
@@ -41,18 +52,17 @@ impl VolumeService {
             ..READ
         };
         let session = if self.settings.default_permissions {
-            let kills = args.open_flags & OPEN_KILL_SUIDGID != 0;
+            let kills = open_flags & OPEN_KILL_SUIDGID != 0;
             self.writer(header, kills, kills && self.group_matters(node)?)
-        } else if args.flags & EXECUTE != 0 {
+        } else if flags.bits() & EXECUTE != 0 {
             // Who runs a program need not be allowed to read it.
             self.session(header).access_node(node, 1).map_err(errno)?;
             self.writer(header, false, false)
         } else {
             self.session(header)
         };
-        // Opened for the checks, and closed at once: a file lives by its lookup count.
         session.open_node(node, options).map_err(errno)?;
-        put(out, &self.opened(header.nodeid, flags))
+        if options.truncate { self.changed_file(node) } else { Ok(()) }
     }
 
     /// Whether the kernel may open files by itself. Immutable and append-only files it does not know: where there may be some,

@@ -3,6 +3,7 @@
 //!
 //! The kernel knows these words, and follows each write by an FSYNC under `sync`; the rest it leaves to the server.
 
+use super::caller::{Capability, has_capability};
 use super::{VolumeService, errno};
 use crate::mounts;
 use crate::wire::{InHeader, IoctlIn, going};
@@ -72,7 +73,7 @@ impl VolumeService {
     /// The shutdown ioctl: as if the power were cut, but for what its caller wants to be durable first. A mount that is
     /// read-only had that coming when it became so.
     pub(super) fn shut_down(&self, header: &InHeader, args: &IoctlIn) -> Result<(), Errno> {
-        if header.uid != 0 {
+        if !has_capability(header, Capability::Administrate) {
             return Err(Errno::PERM);
         }
         let mount = self.durable.mount.get();

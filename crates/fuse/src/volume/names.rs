@@ -1,9 +1,10 @@
 //! Requests about names: finding, making, moving and removing them.
 
+use super::writers::READER;
 use super::{Reply, VolumeService, device_of, errno, special};
 use crate::answer::put;
 use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
-use myriad_engine::{Errno, FileType, LinkRules, Node, RenameMode, SetAttr, Stat};
+use myriad_engine::{Errno, FileType, LinkRules, Node, RenameMode, Stat};
 use rustix::fs::{OFlags, RenameFlags};
 
 impl VolumeService {
@@ -170,14 +171,9 @@ impl VolumeService {
         let stat = match session.mknod_at(parent, name, args.mode as u16, 0).map_err(errno) {
             // The kernel found no file a moment ago; one appeared by another of its names for this directory.
             Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
-                let stat = session.lookup(parent, name).map_err(errno)?;
-                if flags.contains(OFlags::TRUNC) {
-                    session
-                        .set_attr_node(stat.node(), SetAttr { size: Some(0), ..SetAttr::default() })
-                        .map_err(errno)?
-                } else {
-                    stat
-                }
+                let node = session.lookup(parent, name).map_err(errno)?.node();
+                self.check_opening(header, node, flags, args.open_flags)?;
+                self.kernel.stat_node(node).map_err(errno)?
             }
             made => made?,
         };
@@ -205,7 +201,8 @@ impl VolumeService {
     /// How files are open: no handle of ours goes with them, for they are found by their number. The number that takes a
     /// handle's place says whether this is one for writing.
     pub(super) fn opened(&self, id: u64, flags: OFlags) -> OpenOut {
-        let fh = self.writers.opened(id, flags);
+        // Elsewhere nobody asks, and a kernel that opens by itself does not tell when such an opening ends, as that of an unnamed file.
+        let fh = if self.agreement.knows_writers() { self.writers.opened(id, flags) } else { READER };
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | if self.settings.direct_io { direct } else { 0 };
         OpenOut { fh, open_flags, backing_id: 0 }

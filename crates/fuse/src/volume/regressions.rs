@@ -1,18 +1,19 @@
 //! Single requests whose answers were wrong, each with its story.
 
 use super::VolumeService;
-use super::raw::{entry, has_notification, make, notification, send, serve};
+use super::raw::{entry, has_notification, make, notification, receive, send, serve};
 use crate::negotiate::Agreement;
 use crate::options::Options;
-use crate::request::Operation;
+use crate::request::{Operation, Request};
 use crate::wire::{
-    CopyFileRangeIn, CopyFileRangeOut, FallocateIn, MkdirIn, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE,
-    NotifyInvalEntryOut, NotifyInvalInodeOut, ROOT, ReadIn, SetAttrIn, SetXattrIn, WRITE_CACHE, WriteIn, WriteOut,
-    fattr,
+    CopyFileRangeIn, CopyFileRangeOut, CreateIn, FallocateIn, InHeader, MkdirIn, NOTIFY_INVAL_ENTRY,
+    NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, ROOT, ReadIn, SetAttrIn, SetXattrIn,
+    WRITE_CACHE, WriteIn, WriteOut, fattr,
 };
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{Errno, Fs, MkfsOptions, MountOptions};
+use rustix::fs::OFlags;
 use std::io::{PipeReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -157,6 +158,64 @@ fn a_directory_that_is_there_is_not_dropped() {
         assert_eq!(send(&service, 1, ROOT, Operation::MkDir { name: b"dir", args }), Err(Errno::NOSPC));
         assert_eq!(doubt(&mut reader), ("dir".into(), looked_up));
         device.clear();
+    }
+}
+
+/// With `sync` a file that was cut by being opened was not made durable: after a crash it had its old content again, of which the program
+/// knew that it was gone.
+#[test]
+fn a_file_that_was_cut_by_its_opening_is_durable() {
+    const FLAGS: u32 = OFlags::WRONLY.union(OFlags::TRUNC).bits();
+    let (device, service, _reader) = serve_sync(Agreement { atomic_truncate: true, ..Agreement::default() });
+    let file = make(&service, ROOT, "file").unwrap();
+    let write = Operation::Write { args: write_in(0, b"content", 0), data: b"content" };
+    send(&service, 1, file, write).unwrap();
+    send(&service, 1, file, Operation::Fsync).unwrap();
+    let open = || send(&service, 1, file, Operation::Open(OpenIn { flags: FLAGS, open_flags: 0 }));
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    assert_eq!(open(), Err(Errno::NOSPC), "it cannot be made durable");
+    device.clear();
+    open().unwrap();
+    assert!(device.struck() > 0);
+}
+
+/// CREATE found a file that had appeared by another of its directory's names, and opened it for whoever asked, though the engine was to check.
+#[test]
+fn a_file_that_is_there_already_is_opened_for_who_may() {
+    let options = Options { default_permissions: false, ..Options::default() };
+    let agreement = Agreement { atomic_truncate: true, ..Agreement::default() };
+    let (service, _reader) = serve(Fs::in_memory(32 << 20).unwrap(), &options, agreement);
+    let set = |node, mode, uid| {
+        let args = SetAttrIn { valid: fattr::MODE | fattr::UID, mode, uid, ..SetAttrIn::default() };
+        send(&service, 1, node, Operation::SetAttr(args)).unwrap();
+    };
+    let file = make(&service, ROOT, "file").unwrap();
+    let write = Operation::Write { args: write_in(0, b"content", 0), data: b"content" };
+    send(&service, 1, file, write).unwrap();
+    set(file, 0o400, 1000);
+    set(ROOT, 0o777, 0);
+    let create = |uid, flags: OFlags| {
+        let header = InHeader { nodeid: ROOT, uid, gid: uid, ..InHeader::default() };
+        let flags = (flags | OFlags::CREATE).bits();
+        let args = CreateIn { flags, mode: 0o100_644, ..CreateIn::default() };
+        receive(&service, &Request { header, operation: Operation::Create { name: b"file", args } })
+            .map(|made| entry(&made).attr.size)
+    };
+    assert_eq!(create(1001, OFlags::RDONLY), Err(Errno::ACCESS));
+    assert_eq!(create(1000, OFlags::WRONLY | OFlags::TRUNC), Err(Errno::ACCESS));
+    assert_eq!(create(1000, OFlags::RDONLY), Ok(7));
+    assert_eq!(create(0, OFlags::WRONLY | OFlags::TRUNC), Ok(0));
+}
+
+/// Where the kernel opens by itself it does not say when an unnamed file is released, and each stayed counted as open for writing.
+#[test]
+fn openings_are_counted_where_their_ends_are_told() {
+    for no_open in [true, false] {
+        let agreement = Agreement { no_open, ..Agreement::default() };
+        let (service, _reader) = serve(Fs::in_memory(32 << 20).unwrap(), &Options::default(), agreement);
+        let args = CreateIn { flags: OFlags::RDWR.bits(), mode: 0o100_600, ..CreateIn::default() };
+        let made = entry(&send(&service, 1, ROOT, Operation::TmpFile(args)).unwrap());
+        assert_eq!(service.writers.any(made.nodeid), !no_open);
     }
 }
 

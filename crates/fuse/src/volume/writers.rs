@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use std::collections::HashMap;
 
 /// Handles that OPEN answers with. RELEASE brings them back.
-const READER: u64 = 0;
+pub(super) const READER: u64 = 0;
 const WRITER: u64 = 1;
 
 /// Openings for writing, by node.

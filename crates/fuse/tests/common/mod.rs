@@ -70,7 +70,7 @@ impl Mounted {
 
     /// Mounts an opened volume, whose image is in the folder.
     pub fn serve(folder: TempDir, fs: Fs, options: Options) -> Self {
-        let options = Options { source: "the source".to_owned(), ..options };
+        let options = Options { source: "the source".into(), ..options };
         let mount = myriad_fuse::mount(fs, &folder.path().join("mount"), options).unwrap();
         let handle = mount.handle();
         let server = std::thread::spawn(move || mount.serve());

@@ -1,7 +1,7 @@
 //! The command's end: finding daemons and asking them.
 
 use super::descriptor;
-use super::place::{ImageName, sockets};
+use super::place::{ImageName, PATIENCE, connect, sockets};
 use super::protocol::{CROWDED, IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::below::below_mount;
@@ -17,8 +17,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A daemon that is alive answers at once; one that does not is stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two tries of one that has no room for a further connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -140,7 +138,7 @@ fn connect_to_ours(socket: &Path) -> Result<Option<UnixStream>> {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied => {
                     Ok(None)
                 }
-                _ => Err(error).at(image_name(socket)),
+                _ => Err(unanswered(socket, &error)),
             };
         }
     };
@@ -198,13 +196,6 @@ fn exchange_once(socket: &Path, line: &str) -> Result<Answer<(Value, Stream)>> {
     };
     let answer = parse_reply(&answer).map_err(|what| garbled(socket, &what))?;
     Ok(Some(answer.map(|value| (value, stream))))
-}
-
-fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream)
 }
 
 fn next_line(stream: &mut Stream) -> io::Result<Vec<u8>> {

@@ -2,12 +2,18 @@
 
 use crate::failure::{At, Failure, image_name};
 use anyhow::Result;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, Metadata};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A daemon that is alive answers at once; one that does not is stuck.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Names another directory, for hosts on which the usual one cannot be made.
 const VARIABLE: &str = "MYRIAD_RUNTIME_DIR";
@@ -54,6 +60,28 @@ pub fn directories() -> Vec<PathBuf> {
     std::iter::once(own).chain((!is_system).then(|| SYSTEM.into())).collect()
 }
 
+/// Whether sockets in a directory can only be this user's or root's. In one of somebody else's, as anybody may make in /tmp, he could have us
+/// wait for him.
+fn is_trusted(directory: &Path) -> bool {
+    let is_of = |found: &Metadata| found.is_dir() && (found.uid() == 0 || found.uid() == geteuid().as_raw());
+    std::fs::symlink_metadata(directory).is_ok_and(|found| is_of(&found) && found.mode() & 0o022 == 0)
+}
+
+/// Connects to whoever listens there; EAGAIN if he lets nobody in for as long as [`PATIENCE`].
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    connect_within(socket, PATIENCE)
+}
+
+fn connect_within(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(socket)?;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The kernel waits so long, too, for room among those who wait to be let in.
+    set_socket_timeout(&stream, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&stream, Timeout::Recv, Some(patience))?;
+    connect_socket(&stream, &address)?;
+    Ok(stream.into())
+}
+
 /// Makes the directory for this user's daemons. Nobody else may put anything into it, or take it away from under us.
 pub fn make_directory() -> Result<PathBuf> {
     let directory = own_directory();
@@ -98,9 +126,7 @@ impl ImageName {
     pub fn clear_left_behind(&self, directory: &Path) {
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let is_of = entry.file_name().to_str().is_some_and(|name| self.is_of(name));
-            if is_of
-                && UnixStream::connect(entry.path()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-            {
+            if is_of && connect(&entry.path()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
                 // Left where it is, it does no harm.
                 let _ = std::fs::remove_file(entry.path());
             }
@@ -115,7 +141,7 @@ impl ImageName {
 /// The sockets in all directories, of one image or of all.
 pub fn sockets(image: Option<&ImageName>) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
-    for directory in directories() {
+    for directory in directories().into_iter().filter(|directory| is_trusted(directory)) {
         // Not there, or not ours to read: then there is nothing for us.
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
@@ -133,6 +159,20 @@ pub fn sockets(image: Option<&ImageName>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{bind, listen, socket};
+
+    /// The kernel has who connects wait for room among those who wait to be let in: for ever, if nobody is.
+    #[test]
+    fn nobody_waits_for_ever_to_be_let_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("full.sock");
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        let _waiting = connect(&path).unwrap();
+        let refused = connect_within(&path, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock, "{refused}");
+    }
 
     #[test]
     fn an_image_has_one_name_by_all_its_paths() {
