@@ -135,7 +135,9 @@ fn a_check_that_the_log_asks_for_is_made() {
 #[test]
 fn the_order_in_force_is_the_next_one_after_a_crash() {
     let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table").choices;
-    for (choices, before) in [(Choices::default(), Order::None), (ffs, Order::None), (ffs, Order::Sync), (ffs, Order::Soft)] {
+    for (choices, before) in
+        [(Choices::default(), Order::None), (ffs, Order::None), (ffs, Order::Sync), (ffs, Order::Soft)]
+    {
         let options = MkfsOptions { choices, order: before, log_size: Some(1 << 20), ..MkfsOptions::default() };
         let device = formatted(64 << 20, &options);
         let fs = open(&device, MountOptions { order: Some(Order::Log), ..quiet() });
