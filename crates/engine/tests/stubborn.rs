@@ -3,7 +3,8 @@
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
-    AllocateMode, Allocation, Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode,
+    AllocateMode, Allocation, Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
+    RenameMode, Session, XattrMode,
 };
 use myriad_format::btree::NodeHeader;
 use myriad_format::inode::RawInode;
