@@ -18,7 +18,6 @@ use crate::space::Counted;
 use crate::table::{Part, SlotTable, Span};
 use crate::{checksums, space, superblock};
 use myriad_device::{BlockDevice, Moment};
-use myriad_format::choices::Order;
 use myriad_format::superblock::{Superblock, feature};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -60,9 +59,11 @@ pub(crate) fn look(
     let geometry = on_disk.geometry();
     // Of the ring, a moment has what replay reads.
     let is_written = !matches!(writer, Writer::Nobody);
+    let is_log_elsewhere = on_disk.log_device != [0; 16] && log_device.is_none();
     let replay = match writer {
         // It was emptied before anything was changed without it.
-        Writer::Holds(_) if on_disk.last_order.get() != Order::Log as u32 => Replay::nothing(),
+        Writer::Holds(_) if is_log_elsewhere && !on_disk.is_logged() => Replay::nothing(),
+        // Whatever order the superblock at home names: that of the moment may be in the log alone. One that is not used is empty.
         _ => replay(device, log_device, &on_disk, damage.is_some(), is_written)?,
     };
     let (is_log_damaged, log_loss) = (replay.is_damaged(), replay.loss);

@@ -3,11 +3,13 @@
 use myriad_check::{Options, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{
-    Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, XattrMode,
+    AllocateMode, Allocation, Cred, DirHash, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
+    RenameMode, Session, XattrMode,
 };
 use myriad_format::btree::NodeHeader;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::Superblock;
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Ino, header};
 use std::sync::Arc;
 
@@ -236,6 +238,40 @@ fn scratch_later_leaves(device: &MemoryDevice) {
     });
     let later = scratch(device, BlockKind::ExtentTree, |_, bytes| is_leaf(bytes) && first_key(bytes) > least);
     assert!(later > 1);
+}
+
+/// Of a long append the second part was taken, and then could not be given blocks. It was answered as if the first part were all: whoever appended the rest
+/// again had it twice. What is written at a place may be written there again.
+#[test]
+fn an_append_that_cannot_be_flushed_is_not_answered_as_a_shorter_one() {
+    // Bytes that a long write takes at a time; and where in the file a block of pointers begins.
+    const PART: u64 = 4 << 20;
+    const DAMAGED: u64 = (12 + 3 * 8 * 62) * BLOCK;
+    // Not of the choices of `ffs`: with those the whole map is looked at first, for what softdep may have left.
+    let choices = myriad_trials::table::select("inodes=static,map=blockmap").unwrap()[0].choices;
+    let made = made(&MkfsOptions { choices, ..MkfsOptions::default() }, |session| {
+        let file = session.open("log", WRITE).unwrap();
+        file.truncate(DAMAGED - PART).unwrap();
+        file.allocate(AllocateMode::KeepSize, DAMAGED, BLOCK).unwrap();
+    });
+    // Of the two there are, the one with a pointer to a block that is unwritten.
+    let leads_to_data = |bytes: &[u8]| {
+        let mut pointers = bytes.chunks(UNIT_SIZE).flat_map(|unit| unit[UnitHeader::SIZE..].chunks(8));
+        pointers.any(|pointer| pointer[7] & 0x80 != 0)
+    };
+    assert_eq!(scratch(&made, BlockKind::Pointers, |_, bytes| leads_to_data(bytes)), 1);
+    for append in [true, false] {
+        let options = MountOptions { background: false, allocation: Allocation::AtWrite, ..MountOptions::default() };
+        let fs = Fs::open_device(Arc::new(made.clone_image()), None, options).unwrap();
+        let file = fs.session(Cred::root()).open("log", OpenOptions { append, ..WRITE }).unwrap();
+        let answer = file.write_at(&vec![7; 2 * PART as usize], DAMAGED - PART);
+        assert_eq!((fs.shut_down_reason(), file.stat().unwrap().size), (None, DAMAGED + PART));
+        match answer {
+            Err(Error::Corrupt(_)) if append => {}
+            Ok(written) if !append => assert_eq!(written as u64, PART),
+            answer => panic!("append {append}: {answer:?}"),
+        }
+    }
 }
 
 /// One leaf of a file's map that could not be read: whoever removed the file had the volume shut down, and so had every opening after

@@ -6,6 +6,7 @@ use myriad_engine::{
     Allocation, Clock, Cred, DirPref, DirPrefVersion, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
     PlacementPolicy, RenameMode, Truncated,
 };
+use myriad_format::choices::{Choices, PROFILES};
 use myriad_format::superblock::Superblock;
 use myriad_format::{Ino, header};
 use std::sync::Arc;
@@ -99,6 +100,54 @@ fn an_unordered_volume_that_was_not_closed_is_checked_before_it_is_changed() {
             assert!(is_damaged || !report.actions.is_empty());
             let fs = open(&image, quiet());
             fs.session(Cred::root()).create("new", 0o644).unwrap();
+            fs.close().unwrap();
+            assert_sound(&image, None);
+        }
+    }
+}
+
+/// A background check had asked for a check of the whole volume, and power was lost while the log alone had it: the next opening replayed that, and then wrote
+/// what the superblock had said at home over it.
+#[test]
+fn a_check_that_the_log_asks_for_is_made() {
+    let device = formatted(64 << 20, &MkfsOptions::default());
+    let fs = open(&device, quiet());
+    fs.session(Cred::root()).create("f", 0o644).unwrap();
+    fs.ask_for_check().unwrap();
+    let image = crashed(&device);
+    for order in [None, None, Some(Order::None)] {
+        let opened = Fs::open_device(image.clone(), None, MountOptions { order, ..quiet() });
+        assert!(matches!(opened.map(drop), Err(Error::Unchecked)), "{order:?}");
+    }
+    open(&image, MountOptions { read_only: true, ..quiet() }).session(Cred::root()).stat("f").unwrap();
+    assert_sound(&image, None);
+    assert!(matches!(Fs::open_device(image.clone(), None, quiet()).map(drop), Err(Error::Unchecked)));
+    let report = check(image.clone(), None, &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+    assert!(report.is_sound() && !report.actions.is_empty());
+    let fs = open(&image, quiet());
+    assert!(!fs.has_leftovers());
+    fs.session(Cred::root()).stat("f").unwrap();
+    fs.close().unwrap();
+    assert_sound(&image, None);
+}
+
+/// A volume that was opened in order `log`, and lost power, went on in the order before that one, which its superblock named at home.
+#[test]
+fn the_order_in_force_is_the_next_one_after_a_crash() {
+    let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table").choices;
+    for (choices, before) in
+        [(Choices::default(), Order::None), (ffs, Order::None), (ffs, Order::Sync), (ffs, Order::Soft)]
+    {
+        let options = MkfsOptions { choices, order: before, log_size: Some(1 << 20), ..MkfsOptions::default() };
+        let device = formatted(64 << 20, &options);
+        let fs = open(&device, MountOptions { order: Some(Order::Log), ..quiet() });
+        let opened = crashed(&device);
+        fs.session(Cred::root()).create("f", 0o644).unwrap();
+        fs.sync().unwrap();
+        for (image, files) in [(opened, 0), (crashed(&device), 1)] {
+            let fs = open(&image, quiet());
+            assert_eq!(fs.info().order, Order::Log, "after {before:?}, {files} files");
+            assert_eq!(fs.session(Cred::root()).read_dir("/").unwrap().count(), files);
             fs.close().unwrap();
             assert_sound(&image, None);
         }

@@ -172,6 +172,19 @@ impl Setup {
         }
     }
 
+    /// Whether its volumes can be opened in order `log`.
+    pub fn has_log(&self) -> bool {
+        self.log_size != Some(0) || self.log_device_size.is_some()
+    }
+
+    /// The same, and nothing is held back.
+    pub fn at_once(&self) -> Self {
+        let mut setup = self.clone();
+        let options = &mut setup.options;
+        (options.file_delay_ms, options.dir_delay_ms, options.meta_delay_ms) = (None, None, None);
+        setup
+    }
+
     pub fn holds_back(&self) -> bool {
         self.options.meta_delay_ms.is_some()
     }

@@ -120,15 +120,17 @@ fn vouch(
     options: &Options<'_>,
 ) -> Result<Vec<String>, CheckError> {
     exchange::finish(&**device)?;
-    let (mut superblock, damage) = superblock::find(&**device)?;
-    let has_log = replay(device, log_device, &superblock, damage.is_some(), false)?.checkpoints > 0;
+    let (found, damage) = superblock::find(&**device)?;
+    let replayed = replay(device, log_device, &found, damage.is_some(), false)?;
+    let has_log = replayed.checkpoints > 0;
+    let mut superblock = with_changes(&found, &replayed);
     let needs_check = superblock.needs_check(has_log);
     if damage.is_some() || !needs_check && (superblock.leftovers == 0 || superblock.state.get() != volume_state::CLEAN)
     {
         return Ok(Vec::new());
     }
     if has_log {
-        // A repair that had just begun: what the log has goes home by one that ends.
+        // A repair that had just begun, or a check that was asked for: what the log has goes home by a repair that ends.
         return Repair::run(device, log_device, (superblock, lsn_max, Blocks::new()), options);
     }
     // What was looked at may sit in a volatile cache, if its writer died and not the machine.

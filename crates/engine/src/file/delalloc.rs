@@ -249,8 +249,9 @@ pub(crate) fn write(
                     break;
                 }
             }
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
+            // Of an append nothing that is in the file may be said to be missing: its caller would append it again.
+            Err((taken, _)) if done > 0 && !(append && taken > 0) => break,
+            Err((_, error)) => return Err(error),
         }
     }
     before_return(volume, file)?;
@@ -267,7 +268,21 @@ pub(super) fn before_return(volume: &Volume, file: &Arc<OpenFile>) -> Result<()>
     Ok(())
 }
 
+/// Puts a part of a write into pages, and settles it. With an error comes how many bytes are in the file for all that, and wait for a later flush.
 fn write_part(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    buf: &[u8],
+    offset: u64,
+    append: bool,
+    passing: bool,
+) -> std::result::Result<usize, (usize, Error)> {
+    let written = take_part(volume, file, buf, offset, append, passing).map_err(|error| (0, error))?;
+    settle_write(volume, file).map_err(|error| (written, error))?;
+    Ok(written)
+}
+
+fn take_part(
     volume: &Volume,
     file: &Arc<OpenFile>,
     buf: &[u8],
@@ -310,16 +325,14 @@ fn write_part(
             Err((done, _)) => Ok(done),
         }
     };
-    let written = match put() {
+    match put() {
         Err(Error::Refused(Errno::NOSPC)) if volume.has_promises() => {
             // What another file's flush meets, whoever syncs that file is told; here as below.
             let _ = flush_all(volume);
-            put()?
+            put()
         }
-        written => written?,
-    };
-    settle_write(volume, file)?;
-    Ok(written)
+        written => written,
+    }
 }
 
 /// Flushes what a write has put into pages, if that must not wait, and keeps dirty data within bounds.

@@ -148,6 +148,10 @@ impl Volume {
                 Corrupt::Superblock { field: "block_count in the log", value: superblock.block_count.get() }.into()
             );
         }
+        if !self.options.read_only && superblock.needs_check(true) {
+            // The log alone has it.
+            return Err(Error::Unchecked);
+        }
         self.load_totals(&superblock);
         self.live.take_label(&superblock);
         self.load_orphans(&superblock)?;
@@ -165,6 +169,12 @@ impl Volume {
                 if went_by_rounds || superblock.leftovers != 0 {
                     self.second_names.begin();
                 }
+            }
+            if self.order == Order::Log && !superblock.is_logged() {
+                // Who opens it next, or looks at the device, goes by what is there. Not before the log has what was counted anew: after a crash under it
+                // nobody counts.
+                self.commit_now()?;
+                self.write_superblock(state::IN_USE)?;
             }
             reclaim_orphans(self)?;
         }

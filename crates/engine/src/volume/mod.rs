@@ -268,6 +268,7 @@ impl Volume {
             self.first_generation.store(given, Ordering::Relaxed);
         }
         self.features.store(superblock.features_compatible.get(), Ordering::Relaxed);
+        self.leftovers.store(superblock.leftovers, Ordering::Relaxed);
     }
 
     pub fn now(&self) -> Time {

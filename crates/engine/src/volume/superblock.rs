@@ -40,7 +40,7 @@ impl Volume {
                 });
                 raw.mount_time = I64::new(self.now());
                 // Before anything goes home out of order: who looks beside this mount, or after it died, must not take the
-                // volume for one under the log. The other way round it is for the first commit to say.
+                // volume for one under the log. The other way round it is for the first commit to say, and for the opening to write once more.
                 if self.order != Order::Log {
                     raw.last_order = U32::new(self.order.code());
                 }

@@ -1,6 +1,6 @@
 //! One run, and every state that losing power during it can leave.
 
-use super::background::give_back;
+use super::background::{give_back, give_back_in_log};
 use super::base::{Base, Follower, run_step};
 use super::known::{Counts, Known};
 use super::plan::{self, Bounds};
@@ -309,6 +309,14 @@ impl Explorer<'_> {
             let is_all = give_back(setup, &given).map_err(|message| format!("given back in use: {message}"))?;
             let verdict = if is_all { check_silent } else { check_closed };
             verdict(&given).and_then(|()| judge(&given)).map_err(|message| format!("given back in use: {message}"))?;
+            if setup.has_log() {
+                let (setup, given) = (setup.at_once(), fork(devices));
+                let in_log = |message: String| format!("given back in order log: {message}");
+                let is_all = give_back_in_log(&setup, &given).map_err(in_log)?;
+                let verdict = if is_all { check_silent } else { check_closed };
+                let judge = |state: &Devices| judge_usable(&setup, history, moment.point, state);
+                verdict(&given).and_then(|()| judge(&given)).map_err(in_log)?;
+            }
         }
         if extras.again {
             let given = fork(devices);
@@ -430,8 +438,15 @@ impl Explorer<'_> {
             self.crash_again(&trace, moment, look).map_err(|message| format!("repair cut {message}"))?;
         }
         let totals = repair(devices)?;
-        Kept::read(setup, devices, totals)?;
-        check_silent(devices)
+        let kept = Kept::read(setup, devices, totals)?;
+        check_silent(devices)?;
+        if extras.continues && setup.has_log() {
+            Counts::add(&self.counts.continued);
+            let in_log = |message: String| format!("in order log: {message}");
+            give_back_in_log(setup, devices).and_then(|_| check_silent(devices)).map_err(in_log)?;
+            Kept::read(setup, devices, totals)?.costs_nothing(&kept).map_err(in_log)?;
+        }
+        Ok(())
     }
 }
 
