@@ -34,6 +34,8 @@ mod indexed;
 mod linear;
 mod place;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};

@@ -35,7 +35,6 @@ use super::{
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
-use crate::map;
 use crate::order::{Look, Txn};
 use crate::placement;
 use body::is_in_body;
@@ -45,9 +44,6 @@ use myriad_format::{BlockKind, FileBlock, Ino};
 use node::{Entry, entry_bytes};
 use tree::{AHEAD_MAX, Change, Path, Tree, nodes};
 use zerocopy::little_endian::U64;
-
-/// Nodes of the largest directory. Tests are to come there.
-const NODES_MAX: u64 = if cfg!(test) { 64 } else { u32::MAX as u64 };
 
 /// Most names that may share a tag. Tests are to come there.
 const NUMBERS: u32 = if cfg!(test) { 200 } else { 1 << NUMBER_BITS };
@@ -192,8 +188,7 @@ pub(crate) fn prepare(
     let block_size = look.volume.cache.block_size();
     let needed = tree_entry_size(name.bytes.len()) + OFFSET_SIZE;
     let fits = used + needed <= leaf_room(block_size);
-    let nodes_max = NODES_MAX.min(map::size_max(&look.volume.geometry) >> look.volume.geometry.block_bits);
-    if !fits && !tree.may_split(look, &path, nodes_max) {
+    if !fits && !tree.may_split(look, &path) {
         return Err(Errno::NOSPC.into());
     }
     Ok(super::Place::Tree(Room { number, path: Some(path) }))

@@ -14,7 +14,7 @@ use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
-use crate::volume::Share;
+use crate::volume::{Share, Volume};
 use myriad_format::dir_tree::{LEVEL_MAX, OFFSET_SIZE, fan_out, leaf_room};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
@@ -24,6 +24,9 @@ use zerocopy::little_endian::U64;
 
 /// Most blocks that a directory maps ahead of its growth.
 pub(super) const AHEAD_MAX: u64 = 64;
+
+/// Nodes of the largest directory, if its map reaches so far. Tests are to come there.
+pub(super) const NODES_MAX: u64 = if cfg!(test) { 64 } else { u32::MAX as u64 };
 
 /// A directory, and its inode as it was read.
 #[derive(Clone, Copy)]
@@ -60,6 +63,11 @@ impl Path {
 /// Nodes of a directory in blocks.
 pub(super) fn nodes(raw: &RawInode, block_size: usize) -> u64 {
     raw.size.get() / block_size as u64
+}
+
+/// Nodes of the largest directory of a volume.
+fn nodes_max(volume: &Volume) -> u64 {
+    NODES_MAX.min(map::directory_blocks_max(&volume.geometry))
 }
 
 /// The volume block of a file block.
@@ -136,13 +144,13 @@ impl Tree<'_> {
         }
     }
 
-    /// Whether the leaf at the end of a way can be split, whatever that splits above it, if a directory may have so many nodes.
-    pub fn may_split(&self, look: &Look<'_>, path: &Path, nodes_max: u64) -> bool {
+    /// Whether the leaf at the end of a way can be split, whatever that splits above it.
+    pub fn may_split(&self, look: &Look<'_>, path: &Path) -> bool {
         let block_size = look.volume.cache.block_size();
         let root = path.steps[0];
         let may_push_down = root.level < LEVEL_MAX || root.count + 2 <= fan_out(block_size);
         // A leaf may become three; each level above it, and what the root has, takes one more.
-        may_push_down && nodes(self.raw, block_size) + path.steps.len() as u64 + 2 <= nodes_max
+        may_push_down && nodes(self.raw, block_size) + path.steps.len() as u64 + 2 <= nodes_max(look.volume)
     }
 }
 
@@ -191,7 +199,9 @@ impl Change<'_, '_> {
                     Some(last) => mapped(&mut &self.txn.look, self.dir, self.raw, last as u32)?.offset_by(1),
                     None => self.source.goal,
                 };
-                let run = (made / 4).clamp(1, AHEAD_MAX) as u32;
+                // A name for which there might be no further node was refused.
+                let left = nodes_max(self.txn.volume()).saturating_sub(made).max(1);
+                let run = (made / 4).clamp(1, AHEAD_MAX).min(left) as u32;
                 // The operation has reserved one; without room for the run, one will do.
                 let want = if self.txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
                 let (start, length) = self.txn.volume().allocate_extent(self.txn, near, 1, want)?;

@@ -314,10 +314,10 @@ pub(crate) fn prepare(
         return Ok(room(unit, range));
     }
     let unit = units(raw);
-    if unit >= UNITS_MAX {
+    let (block, at) = split(look, unit);
+    if unit >= UNITS_MAX || block.0 >= map::directory_blocks_max(&look.volume.geometry) {
         return Err(Errno::NOSPC.into());
     }
-    let (block, at) = split(look, unit);
     if at > 0 {
         // Its block is there.
         let fs_block = entry_block(look, dir, raw, block)?;

@@ -173,8 +173,7 @@ pub(crate) fn prepare(
     }
     let Some(room) = free else {
         let end = layout.file_blocks(extents + 1);
-        let geometry = &look.volume.geometry;
-        if extents >= extents_max(layout) || end << geometry.block_bits > map::size_max(geometry) {
+        if extents >= extents_max(layout) || end > map::directory_blocks_max(&look.volume.geometry) {
             return Err(Errno::NOSPC.into());
         }
         extents::check_end(look, dir, raw, extents)?;
