@@ -102,6 +102,17 @@ pub(crate) fn remove_all<S: BlockStore, N: NodeSource<S>>(
     Ok(())
 }
 
+/// Reads what unmapping all blocks from `from` on has to read, so that whoever changes something before meets no damage then.
+pub(crate) fn read_ahead<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, from: FileBlock) -> Result<()> {
+    if !is_mapped(inode) {
+        return Ok(());
+    }
+    match store.geometry().map {
+        Map::Extents => extents::read_ahead(store, inode, ino, from),
+        Map::Blocks => blocks::read_ahead(store, inode, ino, from),
+    }
+}
+
 /// Makes the unwritten blocks of `range` written ones.
 pub(crate) fn mark_written<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,

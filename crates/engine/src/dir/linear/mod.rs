@@ -401,12 +401,16 @@ pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &supe
     txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| truncate(txn, dir, raw, *used, change))
 }
 
-/// Drops units behind `used`, none of which has an entry.
+/// Drops units behind `used`, none of which has an entry. If the map cannot be read, they stay: no name is in the way, and the entry that was added
+/// or removed before is.
 fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: &mut Change<'_>) -> Result<()> {
-    txn.volume().counters.bump(Count::dir_trims);
     let per_block = per_block(&txn.look);
     let (blocks, needed) = (units(raw).div_ceil(per_block), used.div_ceil(per_block));
     let kept = needed.max(blocks.saturating_sub(GIVEN_UP_MAX));
+    if kept < blocks && map::read_ahead(txn, raw, dir, FileBlock(kept)).is_err() {
+        return Ok(());
+    }
+    txn.volume().counters.bump(Count::dir_trims);
     // What one transaction may not give up stays for the next one.
     raw.size = U64::new(if kept > needed { kept * per_block } else { used } * UNIT_SIZE as u64);
     if kept < blocks {
@@ -459,6 +463,11 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     })
 }
 
+/// A search has read it.
+pub(crate) fn read_ahead_of_remove(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _hit: Hit) -> Result<()> {
+    Ok(())
+}
+
 pub(crate) fn replace(
     txn: &mut Txn<'_>,
     dir: Ino,
@@ -508,7 +517,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     let kept = blocks.saturating_sub(GIVEN_UP_MAX);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
     cut(txn, dir, raw, FileBlock(kept))?;
-    Ok(!is_large(raw))
+    Ok(false)
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
