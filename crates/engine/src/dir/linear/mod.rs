@@ -456,8 +456,11 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
             false => hashed::recharge(&txn.look, dir, raw, unit, change)?,
         }
         hashed::check(&txn.look, dir, raw, unit, change);
+        if txn.volume().soft.is_some() {
+            return Ok(());
+        }
         match change.table().map(|table| u64::from(table.free().used())) {
-            Some(used) if used < units(raw) && txn.volume().soft.is_none() => truncate(txn, dir, raw, used, change),
+            Some(used) if used < units(raw) => truncate(txn, dir, raw, used, change),
             _ => Ok(()),
         }
     })
