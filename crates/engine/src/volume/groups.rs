@@ -294,7 +294,8 @@ impl Volume {
 
     /// Allocates an inode slot near `near`.
     pub fn allocate_inode(&self, txn: &mut Txn<'_>, near: FsBlock) -> Result<Ino> {
-        if starve::is_due() {
+        // All groups would be read to find that out, each for itself, and nothing that is read inside the gate leaves the cache.
+        if starve::is_due() || self.table_inodes_free() == Some(0) {
             return Err(Errno::NOSPC.into());
         }
         for grow in [true, false] {
