@@ -82,6 +82,12 @@ pub(crate) fn blocks_for(block_size: usize, len: usize) -> u64 {
     (len.div_ceil(block_size - AttrBlockHeader::SIZE) + 4) as u64
 }
 
+/// Blocks that an inode's attributes have.
+pub(crate) fn blocks_of(raw: &RawInode, block_size: usize) -> u64 {
+    let most = LIST_MAX.div_ceil(block_size - AttrBlockHeader::SIZE);
+    raw.attribute_root().map_or(0, |root| usize::from(root.count).min(most) as u64)
+}
+
 /// Gives an inode this packed list, in place of what it has. Changes `raw`. The transaction has reserved
 /// [`blocks_for`] the list, and asked for as many frames.
 pub(crate) fn write(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, list: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Checks, beyond what it stores: a change touches only granules it marked, `init` never meets a block of the committed
 /// state, nothing reads or forgets a block that is not there.
 pub(crate) struct TestStore {
-    geometry: Geometry,
+    pub geometry: Geometry,
     pub blocks: HashMap<FsBlock, Vec<u8>>,
     /// Metadata blocks of the last commit.
     committed: BTreeSet<FsBlock>,

@@ -34,6 +34,8 @@ mod indexed;
 mod linear;
 mod place;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use crate::edit::{BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result};
@@ -277,6 +279,12 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
     of_kind!(txn.volume(), remove(txn, dir, raw, name, hit))
 }
 
+/// Reads what [`remove`] has to read, and refuses a directory from which the entry cannot be removed: to be asked by an operation that changes
+/// something before. Others learn it from [`remove`].
+pub(crate) fn read_ahead_of_remove(look: &Look<'_>, dir: Ino, raw: &RawInode, hit: Hit) -> Result<()> {
+    of_kind!(look.volume, read_ahead_of_remove(look, dir, raw, hit))
+}
+
 /// Makes an entry name another inode. It stays where it is.
 pub(crate) fn replace(
     txn: &mut Txn<'_>,
@@ -313,16 +321,32 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
     of_kind!(txn.volume(), give_up_emptied(txn, dir, raw, listed))
 }
 
-/// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True when
-/// [`clear`] may do the rest. Changes `raw`. What it refuses, it refuses before its first change.
+/// Has a directory that goes itself, and has no entries, give up as many blocks as are good for one transaction. True, with nothing
+/// changed, when [`clear`] may do the rest, of which all is read that it reads. Changes `raw`. What it refuses, it refuses before its first change.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
     txn.volume().dir_hashes.forget(dir);
-    of_kind!(txn.volume(), give_up_part(txn, dir, raw))
+    let is_rest = of_kind!(txn.volume(), give_up_part(txn, dir, raw))?;
+    if is_rest {
+        read_ahead_of_clear(&txn.look, dir, raw)?;
+    }
+    Ok(is_rest)
 }
 
-/// Frees all blocks of a directory without entries; it is as new.
+/// Reads what [`clear`] has to read: to be asked by whoever changes something before.
+pub(crate) fn read_ahead_of_clear(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<()> {
+    if !is_in_blocks(raw) {
+        return Ok(());
+    }
+    if look.volume.choices.directory == Directory::Indexed {
+        indexed::read_index(look, dir, raw)?;
+    }
+    map::read_ahead(&mut &*look, raw, dir, FileBlock(0))
+}
+
+/// Frees all blocks of a directory without entries; it is as new. What it refuses, it refuses before its first change.
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {
     txn.volume().dir_hashes.forget(dir);
+    read_ahead_of_clear(&txn.look, dir, raw)?;
     of_kind!(txn.volume(), clear(txn, dir, raw))?;
     Fork::None.encode(raw);
     raw.flags = U32::new(raw.flags.get() & !flag::HASH_TWINS);
@@ -365,7 +389,7 @@ fn is_in_blocks(raw: &RawInode) -> bool {
     raw.is_dir_in_blocks()
 }
 
-/// Unmaps and frees the blocks of a directory from a file block on.
+/// Unmaps and frees the blocks of a directory from a file block on. What it refuses, it refuses before its first change.
 fn free_blocks(
     txn: &mut Txn<'_>,
     source: &mut BlockSource,
@@ -373,6 +397,7 @@ fn free_blocks(
     raw: &mut RawInode,
     from: FileBlock,
 ) -> Result<()> {
+    map::read_ahead(txn, raw, dir, from)?;
     txn.volume().last_blocks.forget(dir);
     let mut extents = Vec::new();
     map::remove_all(txn, source, raw, dir, from..FILE_END, &mut extents)?;

@@ -53,9 +53,10 @@ struct Nodes<'a> {
 
 impl<S: BlockStore> NodeSource<S> for Nodes<'_> {
     fn allocate(&mut self, store: &mut S) -> Result<NewBlock> {
-        match self.blocks.allocate(store, self.goal, 1, 1)? {
+        let mut unreadable = None;
+        match self.blocks.allocate(store, self.goal, 1, 1, &mut unreadable)? {
             Some((block, _)) => Ok(NewBlock::free(self.blocks.pool.geometry.fs_block(self.blocks.pool.ag, block))),
-            None => refuse(Errno::NOSPC),
+            None => unreadable.map_or_else(|| refuse(Errno::NOSPC), Err),
         }
     }
 
@@ -320,7 +321,10 @@ impl Chunks {
         if want == 0 {
             return Ok(None);
         }
-        let Some((start, count)) = blocks.allocate(store, near, want, want)? else { return Ok(None) };
+        let mut unreadable = None;
+        let Some((start, count)) = blocks.allocate(store, near, want, want, &mut unreadable)? else {
+            return unreadable.map_or(Ok(None), Err);
+        };
         let mut chunk = ChunkRecord::zeroed();
         chunk.start.set(u64::from(start.0));
         chunk.count = count as u8;

@@ -48,7 +48,8 @@ pub(crate) fn lookup<S: BlockRead>(
     }
 }
 
-/// Maps a hole to `extent`, which has no more blocks than [`run_max`] unless its pages were promised what it takes.
+/// Maps a hole to `extent`, which has no more blocks than [`run_max`] unless its pages were promised what it takes. One of a directory ends
+/// before [`directory_blocks_max`].
 pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
     store: &mut S,
     source: &mut N,
@@ -56,6 +57,10 @@ pub(crate) fn insert<S: BlockStore, N: NodeSource<S>>(
     ino: Ino,
     extent: Extent,
 ) -> Result<()> {
+    debug_assert!(
+        !inode.is_dir() || extent.end().0 <= directory_blocks_max(&store.geometry()),
+        "whoever adds to a directory has asked for its end"
+    );
     match store.geometry().map {
         Map::Extents => extents::insert(store, source, inode, ino, extent),
         Map::Blocks => blocks::insert(store, source, inode, ino, extent),
@@ -95,6 +100,17 @@ pub(crate) fn remove_all<S: BlockStore, N: NodeSource<S>>(
         next = remove(store, source, inode, ino, start..range.end, usize::MAX, freed)?;
     }
     Ok(())
+}
+
+/// Reads what unmapping all blocks from `from` on has to read, so that whoever changes something before meets no damage then.
+pub(crate) fn read_ahead<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, from: FileBlock) -> Result<()> {
+    if !is_mapped(inode) {
+        return Ok(());
+    }
+    match store.geometry().map {
+        Map::Extents => extents::read_ahead(store, inode, ino, from),
+        Map::Blocks => blocks::read_ahead(store, inode, ino, from),
+    }
 }
 
 /// Makes the unwritten blocks of `range` written ones.
@@ -171,6 +187,16 @@ pub(crate) fn size_max(geometry: &Geometry) -> u64 {
     match geometry.map {
         Map::Extents => i64::MAX as u64,
         Map::Blocks => geometry.pointed_blocks_max() << (geometry.block_bits + geometry.fragment_bits),
+    }
+}
+
+/// Blocks that the map of the largest directory reaches. On a volume with fragments each is one fragment, where those of a file are whole
+/// blocks of them. Tests of this crate are to come there.
+pub(crate) fn directory_blocks_max(geometry: &Geometry) -> u64 {
+    match geometry.map {
+        Map::Extents => i64::MAX as u64 >> geometry.block_bits,
+        Map::Blocks if cfg!(test) => 21,
+        Map::Blocks => geometry.pointed_blocks_max(),
     }
 }
 

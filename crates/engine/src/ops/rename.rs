@@ -241,6 +241,9 @@ impl Ops<'_> {
             Some((hit, raw)) if mode != RenameMode::Exchange => ending_of(txn, hit.ino, raw)?,
             _ => Ending::Lives,
         };
+        if mode != RenameMode::Exchange && !mode.leaves_whiteout() {
+            dir::read_ahead_of_remove(&txn.look, source.dir, inodes.source_dir, ends.source_hit)?;
+        }
         let whiteout = match mode.leaves_whiteout() {
             true => Some(Whiteout::reserve(self, txn, source.dir, inodes.source_dir, ends.source_guard)?),
             false => None,

@@ -158,7 +158,11 @@ pub(crate) fn ending_of(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<E
             _ => Ok(Ending::Lives),
         };
     }
-    let is_small = if raw.is_dir() { Ok(!dir::is_large(volume, raw)) } else { map::fits_one_txn(txn, raw, ino) };
+    let is_small = match raw.is_dir() {
+        true if dir::is_large(volume, raw) => Ok(false),
+        true => dir::read_ahead_of_clear(&txn.look, ino, raw).map(|()| true),
+        false => map::fits_one_txn(txn, raw, ino),
+    };
     let is_freed = matches!(is_small, Ok(true)) && xattr::read_ahead(&txn.look, ino, raw).is_ok();
     Ok(if is_freed { Ending::Freed } else { Ending::Orphaned })
 }

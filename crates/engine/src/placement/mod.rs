@@ -9,7 +9,7 @@
 //!
 //! In the papers the first two choose among cylinder groups. On a volume with inode tables each allocation group is one region, and plays
 //! the cylinder group: the rules are those of the papers to the letter, but that a group may be chosen only once those before it are in
-//! use. On other volumes a *region* plays the cylinder group; docs/decisions/0008-placement-regions.md argues why, and lists the
+//! use, and that with fragments all free ones count, where FFS counts blocks that are free as a whole. On other volumes a *region* plays the cylinder group; docs/decisions/0008-placement-regions.md argues why, and lists the
 //! differences that dynamic inodes and large volumes ask for. There inodes take blocks, so the rules on free inodes fall together with
 //! those on free blocks.
 //!

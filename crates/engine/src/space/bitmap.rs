@@ -11,9 +11,9 @@
 //! No block is ever needed to record a change, so there is no reserve.
 
 use super::fragments::Runs;
-use super::pool::{Free, Pool};
+use super::pool::{Free, Pool, Wanted, unless_unreadable};
 use crate::edit::{BlockRead, BlockStore, NewBlock};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use myriad_format::bitmap::UNIT_BITS;
 use myriad_format::unit::UNIT_ROOM;
@@ -205,12 +205,11 @@ impl Bitmap {
         &mut self,
         pool: &mut Pool,
         store: &mut S,
-        goal: u32,
-        min: u32,
-        max: u32,
+        wanted: Wanted,
         is_good: impl FnOnce(&mut S, Free) -> bool,
+        unreadable: &mut Option<Error>,
     ) -> Result<Option<Free>> {
-        let chosen = self.choose(pool, store, goal, min, max)?;
+        let chosen = unless_unreadable(self.choose(pool, store, wanted), unreadable)?;
         let Some((start, length)) = chosen.filter(|&chosen| is_good(store, chosen)) else { return Ok(None) };
         if !planted(Bug::DoubleAllocation) {
             pool.take(start, length)?;
@@ -221,14 +220,8 @@ impl Bitmap {
         Ok(Some((start, length)))
     }
 
-    fn choose<S: BlockRead>(
-        &mut self,
-        pool: &Pool,
-        store: &mut S,
-        goal: u32,
-        min: u32,
-        max: u32,
-    ) -> Result<Option<Free>> {
+    fn choose<S: BlockRead>(&mut self, pool: &Pool, store: &mut S, wanted: Wanted) -> Result<Option<Free>> {
+        let Wanted { goal, min, max } = wanted;
         let region = |block: u32| block >> pool.geometry.region_bits;
         let mut longest: Option<Free> = None;
         // From the goal to the end, then from the beginning to the goal.

@@ -1,10 +1,10 @@
 //! The door to the record of a group's free blocks: trees or a bitmap. The group and its inodes take blocks through it.
 
 use super::bitmap::Bitmap;
-use super::pool::Pool;
+use super::pool::{Pool, Wanted};
 use super::trees::Trees;
 use crate::edit::{BlockRead, BlockStore};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader};
 use myriad_format::{AgBlock, Corrupt, FsBlock};
 
@@ -64,8 +64,9 @@ impl Blocks {
         goal: AgBlock,
         min: u32,
         max: u32,
+        unreadable: &mut Option<Error>,
     ) -> Result<Option<(AgBlock, u32)>> {
-        self.allocate_if(store, goal, min, max, |_, _| true)
+        self.allocate_if(store, goal, min, max, |_, _| true, unreadable)
     }
 
     /// As [`Self::allocate`], if `is_good` says so of what was chosen.
@@ -76,13 +77,14 @@ impl Blocks {
         min: u32,
         max: u32,
         is_good: impl FnOnce(&mut S, (u32, u32)) -> bool,
+        unreadable: &mut Option<Error>,
     ) -> Result<Option<(AgBlock, u32)>> {
         let pool = &mut self.pool;
         assert!(min > 0 && min <= max && goal.0 < pool.block_count);
-        let goal = goal.0.max(pool.first_block);
+        let wanted = Wanted { goal: goal.0.max(pool.first_block), min, max };
         let found = match &mut self.record {
-            Record::Trees(trees) => trees.allocate(pool, store, goal, min, max, is_good)?,
-            Record::Bitmap(bitmap) => bitmap.allocate(pool, store, goal, min, max, is_good)?,
+            Record::Trees(trees) => trees.allocate(pool, store, wanted, is_good, unreadable)?,
+            Record::Bitmap(bitmap) => bitmap.allocate(pool, store, wanted, is_good, unreadable)?,
         };
         Ok(found.map(|(start, length)| (AgBlock(start), length)))
     }

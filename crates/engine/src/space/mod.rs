@@ -31,7 +31,7 @@ use blocks::Blocks;
 use myriad_format::checksum::ChecksumHeader;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
-use pool::{Pool, Region, regions_of};
+use pool::{Pool, Region, regions_of, unless_unreadable};
 
 /// Space and inodes of one allocation group.
 pub(crate) struct AgSpace {
@@ -275,21 +275,26 @@ impl AgSpace {
     }
 
     /// Allocates `min` to `max` blocks. First what is free at `goal` or right after it, if that is enough for `min`; then, as the record of
-    /// free blocks finds them, `max` blocks near `goal`, anywhere, or the longest extent.
+    /// free blocks finds them, `max` blocks near `goal`, anywhere, or the longest extent. What has to be read for that is read before the first change.
+    /// If it cannot be read, that is the error in `unreadable`, and there are none.
     pub fn allocate<S: BlockStore>(
         &mut self,
         store: &mut S,
         goal: AgBlock,
         min: u32,
         max: u32,
+        unreadable: &mut Option<Error>,
     ) -> Result<Option<(AgBlock, u32)>> {
-        let found = self.blocks.allocate(store, goal, min, max)?;
+        let is_ready = self.read_header(store, store.epoch()).map(Some);
+        if unless_unreadable(is_ready, unreadable)?.is_none() {
+            return Ok(None);
+        }
+        let found = self.blocks.allocate(store, goal, min, max, unreadable)?;
         self.save(store)?;
         Ok(found)
     }
 
-    /// As [`Self::allocate`], for data: what of the table of checksums is to be changed with it is read before the blocks are taken. If it
-    /// cannot be read, that is the error in `unreadable`, and there are none.
+    /// As [`Self::allocate`], for data: what of the table of checksums is to be changed with it is read before the blocks are taken, too.
     pub fn allocate_data<S: BlockStore>(
         &mut self,
         store: &mut S,
@@ -298,13 +303,19 @@ impl AgSpace {
         max: u32,
         unreadable: &mut Option<Error>,
     ) -> Result<Option<(AgBlock, u32)>> {
+        let is_ready = self.read_header(store, store.epoch()).map(Some);
+        if unless_unreadable(is_ready, unreadable)?.is_none() {
+            return Ok(None);
+        }
         let (geometry, ag, made) = (self.blocks.pool.geometry, self.blocks.pool.ag, self.checksums_made);
+        let mut unknown = None;
         let is_good = |store: &mut S, (start, length): (u32, u32)| {
             let read = read_checksums(&geometry, ag, made, store, AgBlock(start), length);
-            read.map_err(|error| *unreadable = Some(error)).is_ok()
+            read.map_err(|error| unknown = Some(error)).is_ok()
         };
         let held = self.blocks.reserved();
-        let found = self.blocks.allocate_if(store, goal, min, max, is_good)?;
+        let found = self.blocks.allocate_if(store, goal, min, max, is_good, unreadable)?;
+        *unreadable = unknown.or(unreadable.take());
         if found.is_some() || self.blocks.reserved() != held {
             self.save(store)?;
         }

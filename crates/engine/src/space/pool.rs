@@ -1,6 +1,6 @@
 //! How many blocks of a group are free: in all, in each region, and held back as reserve.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use myriad_format::group::HEADER_BLOCK;
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Geometry};
 
@@ -26,6 +26,25 @@ pub(crate) struct Pool {
     pub(super) regions: Vec<Region>,
     /// Blocks on their way to the engine's limbo.
     pub released: Vec<FsBlock>,
+}
+
+/// Blocks that are asked for: `min` to `max` of them side by side, near `goal`.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub goal: u32,
+    pub min: u32,
+    pub max: u32,
+}
+
+/// Takes down in `unreadable` that something cannot be read or believed, as if there were nothing to be found. For what has changed nothing yet.
+pub(crate) fn unless_unreadable<T>(found: Result<Option<T>>, unreadable: &mut Option<Error>) -> Result<Option<T>> {
+    match found {
+        Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
+            *unreadable = Some(error);
+            Ok(None)
+        }
+        other => other,
+    }
 }
 
 impl Pool {

@@ -10,10 +10,10 @@
 //!      `AgSpace::take_released` and must wait like file blocks for the checkpoint.
 //!   5. The fixed blocks of the trees never enter the trees; a tree that moved away leaves its one in the reserve.
 
-use super::pool::{Free, Pool};
+use super::pool::{Free, Pool, Wanted, unless_unreadable};
 use crate::btree::Tree;
 use crate::edit::{BlockRead, BlockStore, NewBlock, NodeSource};
-use crate::error::{Result, refuse};
+use crate::error::{Error, Result, refuse};
 use crate::planted::{Bug, planted};
 use myriad_format::btree::{FREE_BY_LENGTH, FREE_BY_START, LEVEL_MAX};
 use myriad_format::group::{
@@ -174,26 +174,51 @@ impl Trees {
         &mut self,
         pool: &mut Pool,
         store: &mut S,
-        goal: u32,
-        min: u32,
-        max: u32,
+        wanted: Wanted,
         is_good: impl FnOnce(&mut S, Free) -> bool,
+        unreadable: &mut Option<Error>,
     ) -> Result<Option<Free>> {
-        self.refill(pool, store)?;
-        let found = match self.at_goal(pool, store, goal, min, max)? {
-            Some(found) => Some(found),
-            None => match self.nearest(pool, store, goal, max)? {
-                Some(found) => Some(found),
-                None => self.by_size(pool, store, min, max)?,
-            },
-        };
+        // It may have begun: what it has kept is kept.
+        if unless_unreadable(self.refill(pool, store).map(Some), unreadable)?.is_none() {
+            return Ok(None);
+        }
+        let found = unless_unreadable(self.choose(pool, store, wanted), unreadable)?;
         let Some((extent, start, length)) = found.filter(|&(_, start, length)| is_good(store, (start, length))) else {
             return Ok(None);
         };
+        let is_ready = self.read_ahead_of_carve(store, extent, start, length).map(Some);
+        if unless_unreadable(is_ready, unreadable)?.is_none() {
+            return Ok(None);
+        }
         if !planted(Bug::DoubleAllocation) {
             self.carve(pool, store, extent, start, length)?;
         }
         Ok(Some((start, length)))
+    }
+
+    /// Chooses blocks for an allocation: a free extent, and which part of it.
+    fn choose<S: BlockRead>(&self, pool: &Pool, store: &mut S, wanted: Wanted) -> Result<Option<(Free, u32, u32)>> {
+        let Wanted { goal, min, max } = wanted;
+        if let Some(found) = self.at_goal(pool, store, goal, min, max)? {
+            return Ok(Some(found));
+        }
+        match self.nearest(pool, store, goal, max)? {
+            Some(found) => Ok(Some(found)),
+            None => self.by_size(pool, store, min, max),
+        }
+    }
+
+    /// Reads what [`Self::carve`] has to read.
+    fn read_ahead_of_carve<S: BlockRead>(&self, store: &mut S, extent: Free, start: u32, length: u32) -> Result<()> {
+        let before = (extent.0, start - extent.0);
+        let after = (start + length, extent.0 + extent.1 - start - length);
+        // What is left of it stays where it is in the tree by start, or goes where the leaf after begins.
+        self.read_ahead_of_drop(store, extent)?;
+        for rest in [before, after].into_iter().filter(|rest| rest.1 > 0) {
+            self.by_start.get(store, key(rest.0, rest.1))?;
+            self.by_length.get(store, key(rest.1, rest.0))?;
+        }
+        Ok(())
     }
 
     /// Reads what [`Self::free`] has to read: of both trees the nodes that change, and those that may be joined with them.
@@ -389,6 +414,8 @@ impl Trees {
             let (start, length) = self.decode_by_length(pool, &record)?;
             let count = length.min((self.reserve_need() - self.reserve.count) as u32);
             let rest = length - count;
+            // Taking the extents before has made leaves smaller, which now may join others.
+            self.read_ahead_of_take(store, (start, length), count)?;
             if rest == 0 {
                 self.drop(pool, store, (start, length))?;
             } else {

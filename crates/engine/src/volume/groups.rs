@@ -22,6 +22,7 @@ use crate::inode;
 use crate::locks::{Mutex, MutexGuard, Rank};
 use crate::order::{Look, Txn};
 use crate::space::AgSpace;
+use crate::space::pool::unless_unreadable;
 use crate::starve;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
@@ -78,6 +79,21 @@ impl Volume {
         }
         let mut group = self.group(txn, ag)?;
         self.in_group(&mut group, txn, ag, f)
+    }
+
+    /// As [`Self::with_group`], for a search: a group of which the header cannot be read has nothing, and `unreadable` is why.
+    fn with_readable_group<R>(
+        &self,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        unreadable: &mut Option<Error>,
+        f: impl FnOnce(&mut AgSpace, &mut Txn<'_>, &mut Option<Error>) -> Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        if ag.0 >= self.high_water() {
+            self.raise_high_water(txn, ag)?;
+        }
+        let Some(mut group) = unless_unreadable(self.group(txn, ag).map(Some), unreadable)? else { return Ok(None) };
+        self.in_group(&mut group, txn, ag, |space, txn| f(space, txn, unreadable))
     }
 
     /// As [`Self::with_group`], of a group that is loaded and locked.
@@ -229,7 +245,9 @@ impl Volume {
     }
 
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
-    /// need not have more than fit beside the largest reserve.
+    /// need not have more than fit beside the largest reserve. A group whose records of free blocks cannot be read is passed over as if it were full:
+    /// operations allocate in the middle of their changes, and one damaged block is not to shut the volume down each time. That it cannot be read is the
+    /// error if no group has a single block.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         if self.geometry.fragments() > 1 {
             if starve::is_due() {
@@ -237,11 +255,16 @@ impl Volume {
             }
             return self.allocate_fragment(txn, goal, min);
         }
-        self.allocate_from(goal, min, |ag, near| {
-            self.with_group(txn, ag, |space, txn| {
-                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max) }
+        let mut unreadable = None;
+        let found = self.allocate_from(goal, min, |ag, near| {
+            self.with_readable_group(txn, ag, &mut unreadable, |space, txn, unreadable| {
+                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max, unreadable) }
             })
-        })
+        });
+        match (found, unreadable) {
+            (Err(Error::Refused(Errno::NOSPC)), Some(error)) if min == 1 => Err(error),
+            (found, _) => found,
+        }
     }
 
     /// As [`Self::allocate_extent`], for data: where it has checksums, in no place of which the table of them cannot be read. For more than one
@@ -252,12 +275,8 @@ impl Volume {
         }
         let mut unreadable = None;
         let found = self.allocate_from(goal, min, |ag, near| {
-            self.with_group(txn, ag, |space, txn| {
-                if space.available() < min {
-                    Ok(None)
-                } else {
-                    space.allocate_data(txn, near, min, max, &mut unreadable)
-                }
+            self.with_readable_group(txn, ag, &mut unreadable, |space, txn, unreadable| {
+                if space.available() < min { Ok(None) } else { space.allocate_data(txn, near, min, max, unreadable) }
             })
         });
         match (found, unreadable) {
@@ -294,7 +313,8 @@ impl Volume {
 
     /// Allocates an inode slot near `near`.
     pub fn allocate_inode(&self, txn: &mut Txn<'_>, near: FsBlock) -> Result<Ino> {
-        if starve::is_due() {
+        // All groups would be read to find that out, each for itself, and nothing that is read inside the gate leaves the cache.
+        if starve::is_due() || self.table_inodes_free() == Some(0) {
             return Err(Errno::NOSPC.into());
         }
         for grow in [true, false] {
@@ -533,7 +553,7 @@ mod tests {
     use myriad_check::{Options, check};
     use myriad_device::{BlockDevice, MemoryDevice};
     use myriad_format::BlockKind;
-    use myriad_format::group::{GroupHeader, HEADER_BLOCK};
+    use myriad_format::group::{FIRST_BY_LENGTH_BLOCK, FIRST_BY_START_BLOCK, GroupHeader, HEADER_BLOCK};
     use myriad_format::superblock::state;
     use std::sync::Arc;
 
@@ -620,6 +640,38 @@ mod tests {
         }
     }
 
+    /// A damaged tree of free blocks was met by operations that had changed something before: the volume was shut down, though other groups had room, and
+    /// so it was each time that it was opened.
+    #[test]
+    fn a_group_whose_free_blocks_cannot_be_read_is_passed_over() {
+        let device = Arc::new(MemoryDevice::new(32 << 20));
+        let options = MkfsOptions { ag_size: Some(8 << 20), ..MkfsOptions::default() };
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        let volume = testing::open(device.clone());
+        assert_eq!(volume.geometry.ag_count, 4);
+        let file = testing::new_file(&volume, b"file");
+        assert_eq!(volume.geometry.ag_of(volume.block_of(file.ino)), AgNo(0));
+        volume.checkpointer.lock().settle(&volume).unwrap();
+        for tree in [FIRST_BY_START_BLOCK, FIRST_BY_LENGTH_BLOCK] {
+            volume.cache.sweep(Sweep::Everything);
+            let at = volume.geometry.fs_block(AgNo(0), AgBlock(tree)).0 << volume.geometry.block_bits;
+            let mut sound = [0; 4096];
+            device.read(at, &mut sound).unwrap();
+            device.write(at, &[0xee; 4096]).unwrap();
+            // The block comes after a change of the same transaction.
+            let (start, _) = transact(&volume, 1, |txn| {
+                let mut raw = inode::read(&txn.look, file.ino)?;
+                raw.mtime.set(1);
+                inode::write(txn, file.ino, &raw)?;
+                volume.allocate_extent(txn, volume.block_of(file.ino), 1, 4)
+            })
+            .unwrap();
+            assert_eq!(volume.geometry.ag_of(start), AgNo(1));
+            assert!(volume.check_running().is_ok());
+            device.write(at, &sound).unwrap();
+        }
+    }
+
     /// The only long run of free blocks was one whose checksums could not be read. That was the end of the flush, though there was room for
     /// its data in pieces.
     #[test]
@@ -635,7 +687,9 @@ mod tests {
         transact(&volume, 1, |txn| checksums::store(txn, at(2000), &[0])).unwrap();
         transact(&volume, 1, |txn| {
             let mut taken = Vec::new();
-            while let Some(found) = volume.with_group(txn, ag, |space, txn| space.allocate(txn, AgBlock(0), 1, 4096))? {
+            let mut next =
+                || volume.with_group(txn, ag, |space, txn| space.allocate(txn, AgBlock(0), 1, 4096, &mut None));
+            while let Some(found) = next()? {
                 taken.push(found);
             }
             for block in taken.iter().flat_map(|&(start, length)| start.0..start.0 + length) {

@@ -438,6 +438,70 @@ fn with_the_last_name_goes_no_more_than_the_way_to_it() {
     assert!(matches!(&unlinked, Err(Error::Corrupt(found)) if is_size(found)), "{unlinked:?}");
 }
 
+/// The blocks of a directory's attributes counted as if they were nodes. Where they were many, no name could be removed: the directory was said to be
+/// damaged. A rename learned it when the new name was there, and that shut the volume down.
+#[test]
+fn a_directory_of_many_attributes_loses_names() {
+    let volume = Volume::new(&setup(512, 24 << 20));
+    for i in 0..100 {
+        volume.link(&name(i));
+    }
+    for attribute in [b"user.a", b"user.b", b"user.c", b"user.d"] {
+        volume.session.set_xattr("d", attribute, &[7; 64 << 10], Default::default()).unwrap();
+    }
+    let (blocks, nodes) = volume.tree_blocks();
+    assert!(blocks > 2 * nodes + 400, "{blocks} blocks, {nodes} nodes");
+    volume.unlink(&name(0));
+    volume.rename(&name(1), b"new");
+    volume.assert_sound();
+    for name in volume.names() {
+        volume.unlink(&name);
+    }
+    assert_eq!(volume.session.stat("d").unwrap().size, 0);
+    volume.close();
+}
+
+/// A removal changed its leaf before it read the neighbours of that, and what moves to the place of a node that goes. So one damaged leaf shut the volume down, again
+/// and again, when names in others were removed.
+#[test]
+fn one_damaged_leaf_is_in_the_way_of_few_other_names() {
+    let setup = setup(512, 24 << 20);
+    let device = with_names(&setup, 250);
+    let mut leaves = Vec::new();
+    for offset in (0..device.size()).step_by(512) {
+        let mut block = vec![0; 512];
+        device.read(offset, &mut block).unwrap();
+        let head = DirNodeHeader::read(&block);
+        if head.header.magic.get() == BlockKind::DirTree.magic() && head.level == 0 {
+            leaves.push((offset, u64::from(head.count.get())));
+        }
+    }
+    assert!(leaves.len() > 15, "{} leaves", leaves.len());
+    for (which, &(offset, lost)) in leaves.iter().enumerate() {
+        let image = Arc::new(device.clone_image());
+        image.write(offset + 256, &[0xee; 256]).unwrap();
+        let fs = setup.open(Devices::from(image)).unwrap();
+        let session = fs.session(Cred::root());
+        let mut refused = 0;
+        for i in (0..250).map(|i| i * 77 % 250) {
+            let path = [b"d/", &name(i)[..]].concat();
+            // Out of the directory: the new name might belong into the damaged leaf.
+            let result = match which % 2 {
+                0 => session.unlink(&path),
+                _ => session.rename(&path, &[b"r", &name(i)[..]].concat(), RenameMode::NoReplace),
+            };
+            match result {
+                Ok(()) => {}
+                Err(Error::Corrupt(_)) => refused += 1,
+                Err(error) => panic!("leaf {which}, {i}: {error}; {:?}", fs.shut_down_reason()),
+            }
+        }
+        assert!(fs.shut_down_reason().is_none(), "leaf {which}");
+        // The names in the leaf; and if it is the last node, which cannot take another's place, one of each that has to go.
+        assert!((lost..=lost + leaves.len() as u64).contains(&refused), "leaf {which}: {refused} refused, {lost} lost");
+    }
+}
+
 /// See [`crate::lose_power`].
 #[test]
 fn power_may_be_lost_at_any_time() {

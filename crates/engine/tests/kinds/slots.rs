@@ -1,15 +1,18 @@
 //! Directories of slots: what their kind promises beyond what every directory does.
 
 use crate::{Volume, list_while_it_changes, name};
+use myriad_device::BlockDevice;
 use myriad_engine::options::read_for_tune;
 use myriad_engine::{AllocateMode, Allocation, Cred, Errno, OpenOptions, RenameMode};
 use myriad_format::choices::{Choices, Directory, Inodes, Map, PROFILES};
 use myriad_format::slots::PAPER_NAMES_MAX;
+use myriad_format::{BlockHeader, BlockKind};
 use myriad_sim::generate::Profile;
 use myriad_sim::rng;
-use myriad_trials::setup::Setup;
+use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Slots of a block of 4096 bytes, and of an extent of such blocks.
 const SLOTS: u64 = 15;
@@ -268,6 +271,74 @@ fn space_in_pieces_is_space() {
         assert_eq!(listed, (0..names).map(name).collect::<Vec<_>>());
         drop(file);
         volume.close();
+    }
+}
+
+/// An emptied directory was removed before its map was read. Damage of that shut the volume down when the name had gone, and so it did each time that somebody
+/// tried, also by opening the volume.
+#[test]
+fn an_emptied_directory_with_a_damaged_map_can_be_removed() {
+    // One extent of eight blocks, and more of them than go in one transaction: a block has one slot.
+    for names in [1, 100] {
+        let mut setup = setup(512, 2 << 20);
+        setup.options.allocation = Allocation::AtWrite;
+        let volume = Volume::new(&setup);
+        // One file takes all the space there is, and gives every other block of some back; another directory takes what lies side by side. So each
+        // block of this one is an extent.
+        let other = volume.session.mkdir("other", 0o755).unwrap();
+        volume.session.create("large", 0o644).unwrap();
+        let file = volume.session.open("large", OpenOptions::READ_WRITE).unwrap();
+        let mut blocks = 0;
+        while file.write_at(&[1; 512], 512 * blocks).is_ok() {
+            blocks += 1;
+        }
+        let left = volume.free();
+        for at in (0..blocks.min(1000)).step_by(2) {
+            file.allocate(AllocateMode::Punch, 512 * at, 512).unwrap();
+        }
+        volume.fs.sync().unwrap();
+        for i in 0.. {
+            volume.session.link_at(volume.file, other, &name(i)).unwrap();
+            if volume.session.stat("other").unwrap().blocks > left + 16 {
+                break;
+            }
+        }
+        volume.fs.sync().unwrap();
+        for i in 0..names {
+            volume.link(&name(i));
+        }
+        for i in 0..names {
+            volume.unlink(&name(i));
+        }
+        drop(file);
+        let (device, dir) = (volume.memory.clone(), volume.dir);
+        volume.close();
+        let mut nodes = Vec::new();
+        for offset in (0..device.size()).step_by(512) {
+            let mut bytes = vec![0; 512];
+            device.read(offset, &mut bytes).unwrap();
+            let head = BlockHeader::read(&bytes);
+            if head.magic.get() == BlockKind::ExtentTree.magic() && head.owner.get() == dir.ino() {
+                nodes.push(offset);
+            }
+        }
+        assert!(nodes.len() > names as usize / 28, "{} nodes", nodes.len());
+        for offset in nodes {
+            let image = Arc::new(device.clone_image());
+            image.write(offset + 256, &[0xee; 256]).unwrap();
+            let fs = setup.open(Devices::from(image.clone())).unwrap();
+            let session = fs.session(Cred::root());
+            session.rmdir("d").unwrap();
+            assert!(session.stat("d").is_err());
+            session.create("new", 0o644).unwrap();
+            fs.sync().unwrap();
+            assert!(fs.shut_down_reason().is_none());
+            drop(session);
+            fs.close().unwrap();
+            let fs = setup.open(Devices::from(image)).unwrap();
+            fs.session(Cred::root()).unlink("new").unwrap();
+            assert!(fs.shut_down_reason().is_none());
+        }
     }
 }
 

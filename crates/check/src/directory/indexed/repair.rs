@@ -140,10 +140,13 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
     let end = blocks.last().map_or(0, |block| block.0 + 1);
     let has_index = old_index.is_some() || end > 1;
-    // Blocks that were mapped ahead and now lie below the end become empty ones, and come last.
+    // Blocks that were mapped ahead and now lie below the end become empty ones, and come last. Not so one that could be read before and cannot be
+    // now: another repair may find its names.
     let count = blocks.len();
-    let made: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
-    let unmade = blocks_of(&extents).filter(|(file_block, _)| *file_block < end && !made.contains(file_block));
+    let known: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
+    let made = repair.blocks_made(directory, &raw);
+    let is_unmade = |file_block: u64| (made..end).contains(&file_block) && !known.contains(&file_block);
+    let unmade = blocks_of(&extents).filter(|(file_block, _)| is_unmade(*file_block));
     blocks.extend(unmade.map(|(file_block, block)| (file_block, block, Vec::new())));
     let mut heads = Vec::with_capacity(blocks.len());
     for (file_block, _, bytes) in &blocks {
@@ -422,7 +425,7 @@ impl Repair<'_> {
         }
         let (extents, _) = self.blocks_of_map(directory, &raw);
         let mut buf = self.reader.new_buffer();
-        let made = raw.index_root().and_then(|root| self.made_by(directory, root)).map_or(u64::MAX, |made| made.count);
+        let made = self.blocks_made(directory, &raw);
         let mut blocks = Vec::new();
         for extent in extents {
             for at in 0..u64::from(extent.length) {
@@ -434,6 +437,11 @@ impl Repair<'_> {
             }
         }
         Ok(blocks)
+    }
+
+    /// Entry blocks of a visited directory; all that are mapped where no index says how many there are.
+    fn blocks_made(&self, directory: Ino, raw: &RawInode) -> u64 {
+        raw.index_root().and_then(|root| self.made_by(directory, root)).map_or(u64::MAX, |made| made.count)
     }
 
     /// Blocks of an index that this repair wrote, its root first.

@@ -35,19 +35,16 @@ use super::{
 use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::{Errno, Error, Result};
-use crate::map;
 use crate::order::{Look, Txn};
 use crate::placement;
+use crate::xattr;
 use body::is_in_body;
 use myriad_format::dir_tree::{NUMBER_BITS, OFFSET_SIZE, key, leaf_room, tree_entry_size};
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, FileBlock, Ino};
 use node::{Entry, entry_bytes};
-use tree::{AHEAD_MAX, Change, Path, Tree, nodes};
+use tree::{AHEAD_MAX, Change, Path, Removal, Tree, nodes};
 use zerocopy::little_endian::U64;
-
-/// Nodes of the largest directory. Tests are to come there.
-const NODES_MAX: u64 = if cfg!(test) { 64 } else { u32::MAX as u64 };
 
 /// Most names that may share a tag. Tests are to come there.
 const NUMBERS: u32 = if cfg!(test) { 200 } else { 1 << NUMBER_BITS };
@@ -192,8 +189,7 @@ pub(crate) fn prepare(
     let block_size = look.volume.cache.block_size();
     let needed = tree_entry_size(name.bytes.len()) + OFFSET_SIZE;
     let fits = used + needed <= leaf_room(block_size);
-    let nodes_max = NODES_MAX.min(map::size_max(&look.volume.geometry) >> look.volume.geometry.block_bits);
-    if !fits && !tree.may_split(look, &path, nodes_max) {
+    if !fits && !tree.may_split(look, &path) {
         return Err(Errno::NOSPC.into());
     }
     Ok(super::Place::Tree(Room { number, path: Some(path) }))
@@ -247,14 +243,30 @@ pub(crate) fn again(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _name: Name<'_
     Ok(hit)
 }
 
-/// Refuses a directory with more blocks than its nodes can have, before a change that gives up all behind them: that would be too
-/// many for one transaction.
-fn check_blocks(txn: &Txn<'_>, dir: Ino, raw: &RawInode) -> Result<()> {
-    let most = 2 * nodes(raw, txn.volume().cache.block_size()) + AHEAD_MAX + u64::from(u8::MAX);
-    if raw.block_total() > most {
+/// Refuses a directory with more blocks than its nodes and its attributes can have, before a change that gives up all behind the nodes: that
+/// would be too many for one transaction.
+fn check_blocks(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<()> {
+    let block_size = look.volume.cache.block_size();
+    let nodes = 2 * nodes(raw, block_size) + AHEAD_MAX + u64::from(u8::MAX);
+    if raw.block_total() > nodes + xattr::blocks_of(raw, block_size) {
         return Err(myriad_format::Corrupt::Inode { ino: dir, field: "blocks", value: raw.block_total() }.into());
     }
     Ok(())
+}
+
+/// What the removal of an entry changes, and the way to it; `None` instead: it is the last one, and takes all blocks with it.
+fn removal(look: &Look<'_>, dir: Ino, raw: &RawInode, key: u64) -> Result<Option<(Path, Removal)>> {
+    check_blocks(look, dir, raw)?;
+    let tree = tree(dir, raw);
+    let (path, _) = tree.descend_and(look, key, &mut |leaf| leaf.find(key))?;
+    if let Some(removal) = tree.removal(look, &path, key)? {
+        return Ok(Some((path, removal)));
+    }
+    // All nodes are those on the way to it.
+    if nodes(raw, look.volume.cache.block_size()) != path.steps.len() as u64 {
+        return Err(myriad_format::Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
+    }
+    Ok(None)
 }
 
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Name<'_>, hit: Hit) -> Result<()> {
@@ -262,20 +274,23 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Nam
     if !is_in_blocks(raw) {
         return body::remove(txn, dir, raw, key);
     }
-    check_blocks(txn, dir, raw)?;
-    let (path, _) = tree(dir, raw).descend_and(&txn.look, key, &mut |leaf| leaf.find(key))?;
+    let Some((path, removal)) = removal(&txn.look, dir, raw, key)? else {
+        return super::clear(txn, dir, raw);
+    };
     let mut change = change(txn, dir, raw);
-    let is_left = change.remove(&path, key)?;
+    change.remove(&path, key, &removal)?;
     settle(change);
-    if is_left {
+    Ok(())
+}
+
+pub(crate) fn read_ahead_of_remove(look: &Look<'_>, dir: Ino, raw: &RawInode, hit: Hit) -> Result<()> {
+    if !is_in_blocks(raw) {
         return Ok(());
     }
-    // The last entry, and nothing has changed: all nodes are those on the way to it.
-    let all = nodes(raw, txn.volume().cache.block_size());
-    if all != path.steps.len() as u64 {
-        return Err(myriad_format::Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
+    match removal(look, dir, raw, hit.spot.at)? {
+        Some(_) => Ok(()),
+        None => super::read_ahead_of_clear(look, dir, raw),
     }
-    super::clear(txn, dir, raw)
 }
 
 pub(crate) fn replace(
@@ -331,7 +346,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     let kept = blocks.saturating_sub(GIVEN_UP_MAX).max(1);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
     cut(txn, dir, raw, FileBlock(kept))?;
-    Ok(kept == 1)
+    Ok(false)
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {

@@ -138,9 +138,13 @@ impl<'a> Node<'a> {
         if self.is_leaf() { self.live() + self.count * OFFSET_SIZE } else { self.count * DirTreeChild::SIZE }
     }
 
-    /// Whether more than half of the node is in use.
-    pub fn is_half_full(&self) -> bool {
-        self.used() * 2 > leaf_room(self.bytes.len())
+    /// As [`Self::used`], by what it holds and not by what it says.
+    pub fn taken(&self) -> Result<usize> {
+        if !self.is_leaf() {
+            return Ok(self.used());
+        }
+        let length = |index| self.entry(index).map(|entry| entry.end() - entry.offset + OFFSET_SIZE);
+        (0..self.count).map(length).sum()
     }
 
     pub fn entry(&self, index: usize) -> Result<Entry<'a>> {
@@ -308,8 +312,8 @@ pub(super) fn append(edit: &mut BlockEdit<'_>, place: Place, other: &Node<'_>, k
     Ok(())
 }
 
-/// Takes the entry with a key out of a leaf; whether more than half of it is in use still.
-pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> Result<bool> {
+/// Takes the entry with a key out of a leaf.
+pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> Result<()> {
     let node = Node::read(edit.bytes(), place)?;
     let index = node.find(key)?;
     let entry = node.entry(index)?;
@@ -326,7 +330,7 @@ pub(super) fn remove_entry(edit: &mut BlockEdit<'_>, place: Place, key: u64) -> 
     let at = NODE_OFFSET + index * OFFSET_SIZE;
     edit.copy_within(at + OFFSET_SIZE, at, (count - index - 1) * OFFSET_SIZE);
     put_header(edit, 0, count - 1, heap, live - length);
-    Ok(Node::read(edit.bytes(), place)?.is_half_full())
+    Ok(())
 }
 
 /// Leaves a leaf its first `kept` entries, where they are.

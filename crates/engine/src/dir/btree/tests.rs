@@ -89,7 +89,7 @@ fn a_directory_of_the_largest_size_refuses_names_and_the_volume_goes_on() {
     let tried = Tried::new(false);
     let long = |i: u32| format!("{i:0255}").into_bytes();
     let made = (0..).take_while(|&i| tried.link(&long(i)).is_ok()).count() as u32;
-    assert!((super::NODES_MAX as u32 * 7..super::NODES_MAX as u32 * 15).contains(&made), "{made}");
+    assert!((super::tree::NODES_MAX as u32 * 7..super::tree::NODES_MAX as u32 * 15).contains(&made), "{made}");
     tried.assert_refuses(&long(made));
     // There are leaves with room, and for a short name most have some.
     let more = (0..200_u32).filter(|i| tried.link(&i.to_le_bytes().map(|byte| byte | 1)).is_ok()).count();

@@ -14,8 +14,8 @@ use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock};
 use crate::error::Result;
 use crate::map::{self, Mapping};
 use crate::order::{Look, Txn};
-use crate::volume::Share;
-use myriad_format::dir_tree::{LEVEL_MAX, OFFSET_SIZE, fan_out, leaf_room};
+use crate::volume::{Share, Volume};
+use myriad_format::dir_tree::{DirTreeChild, LEVEL_MAX, OFFSET_SIZE, fan_out, leaf_room};
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino};
@@ -24,6 +24,9 @@ use zerocopy::little_endian::U64;
 
 /// Most blocks that a directory maps ahead of its growth.
 pub(super) const AHEAD_MAX: u64 = 64;
+
+/// Nodes of the largest directory, if its map reaches so far. Tests are to come there.
+pub(super) const NODES_MAX: u64 = if cfg!(test) { 64 } else { u32::MAX as u64 };
 
 /// A directory, and its inode as it was read.
 #[derive(Clone, Copy)]
@@ -60,6 +63,11 @@ impl Path {
 /// Nodes of a directory in blocks.
 pub(super) fn nodes(raw: &RawInode, block_size: usize) -> u64 {
     raw.size.get() / block_size as u64
+}
+
+/// Nodes of the largest directory of a volume.
+fn nodes_max(volume: &Volume) -> u64 {
+    NODES_MAX.min(map::directory_blocks_max(&volume.geometry))
 }
 
 /// The volume block of a file block.
@@ -136,14 +144,197 @@ impl Tree<'_> {
         }
     }
 
-    /// Whether the leaf at the end of a way can be split, whatever that splits above it, if a directory may have so many nodes.
-    pub fn may_split(&self, look: &Look<'_>, path: &Path, nodes_max: u64) -> bool {
+    /// Whether the leaf at the end of a way can be split, whatever that splits above it.
+    pub fn may_split(&self, look: &Look<'_>, path: &Path) -> bool {
         let block_size = look.volume.cache.block_size();
         let root = path.steps[0];
         let may_push_down = root.level < LEVEL_MAX || root.count + 2 <= fan_out(block_size);
         // A leaf may become three; each level above it, and what the root has, takes one more.
-        may_push_down && nodes(self.raw, block_size) + path.steps.len() as u64 + 2 <= nodes_max
+        may_push_down && nodes(self.raw, block_size) + path.steps.len() as u64 + 2 <= nodes_max(look.volume)
     }
+
+    /// What the removal of the entry with a key changes, to whose leaf the way leads; `None`: it is the last one. All of that is read here, so
+    /// whoever cannot do it has changed nothing.
+    ///
+    /// A node of which more than half is in use is left alone, one that has nothing left goes; any other joins a neighbour if a quarter of what they
+    /// become stays free. It may as well be left alone: so a neighbour that is damaged is in nobody's way, nor is what has to be read to give up its
+    /// place. Only of a node that has to go all must be sound.
+    pub fn removal(&self, look: &Look<'_>, path: &Path, key: u64) -> Result<Option<Removal>> {
+        // Nodes below this one have nothing but what leads to the entry.
+        let Some(at) = path.steps.iter().rposition(|step| step.count > 1) else { return Ok(None) };
+        let joined = self.joins(look, path, at, key).and_then(|joins| self.removal_with(look, path, at, joins));
+        joined.or_else(|_| self.removal_with(look, path, at, Vec::new())).map(Some)
+    }
+
+    /// Which nodes join from `at` up, where the node loses the entry or what leads to it.
+    fn joins(&self, look: &Look<'_>, path: &Path, mut at: usize, key: u64) -> Result<Vec<Join>> {
+        let room = leaf_room(look.volume.cache.block_size());
+        let mut joins = Vec::new();
+        let Step { place, level, count, .. } = path.steps[at];
+        let mut used = match level {
+            0 => self.read(look, place, |leaf| {
+                let entry = leaf.entry(leaf.find(key)?)?;
+                let length = entry.end() - entry.offset + OFFSET_SIZE;
+                let is_small = leaf.used().saturating_sub(length) * 2 <= room;
+                Ok(if is_small { leaf.taken()? - length } else { room })
+            })?,
+            _ => (count - 1) * DirTreeChild::SIZE,
+        };
+        while at > 0
+            && used * 2 <= room
+            && let Some(join) = self.join(look, path.steps[at].place, used, path.steps[at - 1])?
+        {
+            used = (join.parent.count - 1) * DirTreeChild::SIZE;
+            at -= 1;
+            joins.push(join);
+        }
+        Ok(joins)
+    }
+
+    /// How a node of which so many bytes will be in use joins the one before or behind it under the same parent, if there is room.
+    fn join(&self, look: &Look<'_>, place: Place, used: usize, parent: Step) -> Result<Option<Join>> {
+        let children = self.read(look, parent.place, |node| Ok(node.children()))?;
+        let index = parent.child;
+        for left in [index.checked_sub(1), Some(index).filter(|&left| left + 1 < children.len())].into_iter().flatten()
+        {
+            let is_left = left == index;
+            let other = self.child_place(look, children[if is_left { left + 1 } else { left }].1)?;
+            if other.node == place.node {
+                return Err(parent.place.corrupt("child", u64::from(other.node)));
+            }
+            let taken = self.read(look, other, |node| {
+                if node.level + 1 != parent.level {
+                    return Err(other.corrupt("level", u64::from(node.level)));
+                }
+                node.taken()
+            })?;
+            if (used + taken) * 4 <= leaf_room(look.volume.cache.block_size()) * 3 {
+                let (into, from) = if is_left { (place, other) } else { (other, place) };
+                return Ok(Some(Join { parent, left, into, from, key: children[left + 1].0 }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a removal changes in which these nodes join.
+    fn removal_with(&self, look: &Look<'_>, path: &Path, at: usize, joins: Vec<Join>) -> Result<Removal> {
+        let all = nodes(self.raw, look.volume.cache.block_size());
+        let (mut pulled, mut moves) = (Vec::new(), Vec::new());
+        let below = path.steps[at + 1..].iter().map(|step| step.place.node);
+        let mut dropped: Vec<u32> = below.chain(joins.iter().map(|join| join.from.node)).collect();
+        if dropped.is_empty() {
+            return Ok(Removal { at, joins, pulled, moves, kept: all });
+        }
+        let root = path.steps[0];
+        if at == joins.len() && root.level > 0 && root.count == 2 {
+            // The root is to have one child, and takes that one's contents. If nothing has joined that, it may have one child itself.
+            let mut next = match joins.last() {
+                Some(join) => Some(join.into.node),
+                None => Some(self.read(look, root.place, |node| Ok(node.child(1 - root.child).1))?),
+            };
+            let mut level = root.level;
+            while let Some(child) = next {
+                let place = self.child_place(look, child)?;
+                level -= 1;
+                next = self.read(look, place, |node| {
+                    if node.level != level {
+                        return Err(place.corrupt("level", u64::from(node.level)));
+                    }
+                    let is_sole = joins.is_empty() && level > 0 && node.count == 1;
+                    Ok(is_sole.then(|| node.child(0).1))
+                })?;
+                dropped.push(child);
+                pulled.push(place);
+            }
+        }
+        dropped.sort_unstable();
+        if let Some(pair) = dropped.windows(2).find(|pair| pair[0] == pair[1]) {
+            // Two ways lead there.
+            return Err(self.child_place(look, pair[0])?.corrupt("child", u64::from(pair[0])));
+        }
+        // Not the root, which is none of them.
+        let kept = all - dropped.len() as u64;
+        let mut holes = dropped.iter().copied().filter(|&node| u64::from(node) < kept);
+        for last in kept..all {
+            if dropped.binary_search(&(last as u32)).is_err()
+                && let Some(hole) = holes.next()
+            {
+                let from = self.child_place(look, last as u32)?;
+                let level = self.read(look, from, |node| Ok(node.level))?;
+                let key = self.some_key(look, from)?;
+                self.parent_of(look, from, level, key)?;
+                moves.push(Move { from, to: self.child_place(look, hole)?, level, key });
+            }
+        }
+        map::read_ahead(&mut &*look, self.raw, self.dir, FileBlock(kept))?;
+        Ok(Removal { at, joins, pulled, moves, kept })
+    }
+
+    /// Where a node lies that another one leads to.
+    fn child_place(&self, look: &Look<'_>, node: u32) -> Result<Place> {
+        let place = self.place(look, node)?;
+        let all = nodes(self.raw, look.volume.cache.block_size());
+        if node == 0 || u64::from(node) >= all { Err(place.corrupt("child", u64::from(node))) } else { Ok(place) }
+    }
+
+    /// A key that belongs below a node, or into it. It does so still when others have joined the node.
+    fn some_key(&self, look: &Look<'_>, mut place: Place) -> Result<u64> {
+        for _ in 0..=LEVEL_MAX {
+            let found = self.read(look, place, |node| match node.is_leaf() {
+                true if node.count == 0 => Err(place.corrupt("count", 0)),
+                true => Ok(Ok(node.entry(0)?.key())),
+                false => Ok(Err(node.child(0).1)),
+            })?;
+            match found {
+                Ok(key) => return Ok(key),
+                Err(child) => place = self.child_place(look, child)?,
+            }
+        }
+        Err(place.corrupt("level", u64::from(LEVEL_MAX)))
+    }
+
+    /// The node that leads to one of a level, to which a key belongs; and which of its children that is.
+    fn parent_of(&self, look: &Look<'_>, child: Place, level: u8, key: u64) -> Result<(Place, usize)> {
+        let (path, index) = self.descend_to(look, key, level + 1, &mut |above| {
+            let index = if above.is_leaf() { None } else { Some(above.child_for(key)) };
+            let index = index.filter(|&index| above.child(index).1 == child.node);
+            index.ok_or_else(|| above.place.corrupt("child", u64::from(child.node)))
+        })?;
+        Ok((path.leaf(), index))
+    }
+}
+
+/// What a removal changes, all of which has been read.
+pub(super) struct Removal {
+    /// The step of the way whose node loses the entry, or the child below which nothing else is.
+    at: usize,
+    /// Nodes that join then, from that one up.
+    joins: Vec<Join>,
+    /// Children whose contents the root takes, one after the other: it has no other.
+    pulled: Vec<Place>,
+    /// Nodes that take the places of some that go.
+    moves: Vec<Move>,
+    /// Nodes that the directory has then.
+    kept: u64,
+}
+
+/// A node that takes in the one behind it, under the same parent.
+struct Join {
+    parent: Step,
+    /// Which child of the parent it is.
+    left: usize,
+    into: Place,
+    from: Place,
+    /// By which the parent leads to the other one.
+    key: u64,
+}
+
+/// A node, to which a key belongs, and where it moves.
+struct Move {
+    from: Place,
+    to: Place,
+    level: u8,
+    key: u64,
 }
 
 /// A change of a tree.
@@ -191,7 +382,9 @@ impl Change<'_, '_> {
                     Some(last) => mapped(&mut &self.txn.look, self.dir, self.raw, last as u32)?.offset_by(1),
                     None => self.source.goal,
                 };
-                let run = (made / 4).clamp(1, AHEAD_MAX) as u32;
+                // A name for which there might be no further node was refused.
+                let left = nodes_max(self.txn.volume()).saturating_sub(made).max(1);
+                let run = (made / 4).clamp(1, AHEAD_MAX).min(left) as u32;
                 // The operation has reserved one; without room for the run, one will do.
                 let want = if self.txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
                 let (start, length) = self.txn.volume().allocate_extent(self.txn, near, 1, want)?;
@@ -312,150 +505,41 @@ impl Change<'_, '_> {
         }
     }
 
-    /// Removes the entry with a key, to whose leaf the way leads. False, with nothing changed: it is the last one.
-    ///
-    /// A node of which more than half is in use is left alone, one that has nothing left goes; any other joins a neighbour if a
-    /// quarter of what they become stays free.
-    pub fn remove(&mut self, path: &Path, key: u64) -> Result<bool> {
-        // Nodes below this one have nothing but what leads to the entry.
-        let Some(mut at) = path.steps.iter().rposition(|step| step.count > 1) else { return Ok(false) };
-        let mut dropped: Vec<u32> = path.steps[at + 1..].iter().map(|step| step.place.node).collect();
-        let Step { place, level, count, child } = path.steps[at];
+    /// Removes the entry with a key, to whose leaf the way leads.
+    pub fn remove(&mut self, path: &Path, key: u64, removal: &Removal) -> Result<()> {
+        let Step { place, level, count, child } = path.steps[removal.at];
         if level == 0 {
-            let is_half_full = self.edit(place, |edit| node::remove_entry(edit, place, key))??;
-            if is_half_full {
-                return Ok(true);
-            }
+            self.edit(place, |edit| node::remove_entry(edit, place, key))??;
         } else {
             self.edit(place, |edit| node::remove_child(edit, level, count, child))?;
         }
-        while at > 0 && self.merge(path.steps[at].place, path.steps[at - 1], &mut dropped)? {
-            at -= 1;
-        }
-        if !dropped.is_empty() {
-            self.pull_up(path.steps[0].place, &mut dropped)?;
-            self.close_up(&mut dropped)?;
-        }
-        Ok(true)
-    }
-
-    /// Joins a node that has become smaller with the one before or behind it under the same parent, if there is reason to.
-    fn merge(&mut self, place: Place, parent: Step, dropped: &mut Vec<u32>) -> Result<bool> {
-        if self.read(place, |node| Ok(node.is_half_full()))? {
-            return Ok(false);
-        }
-        let (count, children) = self.read(parent.place, |node| Ok((node.count, node.children())))?;
-        let index = parent.child;
-        for left in [index.checked_sub(1), Some(index).filter(|&left| left + 1 < count)].into_iter().flatten() {
-            let pair = [children[left].1, children[left + 1].1];
-            let [into, from] = self.places(pair)?;
-            if into.node == from.node {
-                return Err(parent.place.corrupt("child", u64::from(from.node)));
-            }
-            let (kept, mut from_bytes) = (self.read(into, |node| Ok(node.used()))?, Vec::new());
-            let taken = self.read(from, |node| {
-                if node.level + 1 != parent.level {
-                    return Err(from.corrupt("level", u64::from(node.level)));
-                }
-                from_bytes = node.bytes.to_vec();
-                Ok(node.used())
-            })?;
-            if (kept + taken) * 4 > leaf_room(self.block_size()) * 3 {
-                continue;
-            }
+        for &Join { parent, left, into, from, key } in &removal.joins {
             self.txn.volume().counters.bump(Count::dir_merges);
-            let key = children[left + 1].0;
-            self.edit(into, |edit| node::append(edit, into, &Node::read(&from_bytes, from)?, key))??;
-            self.edit(parent.place, |edit| node::remove_child(edit, parent.level, count, left + 1))?;
-            dropped.push(from.node);
-            return Ok(true);
+            let bytes = self.read(from, |node| Ok(node.bytes.to_vec()))?;
+            self.edit(into, |edit| node::append(edit, into, &Node::read(&bytes, from)?, key))??;
+            self.edit(parent.place, |edit| node::remove_child(edit, parent.level, parent.count, left + 1))?;
         }
-        Ok(false)
+        for &child in &removal.pulled {
+            let bytes = self.read(child, |node| Ok(node.bytes.to_vec()))?;
+            self.edit(path.steps[0].place, |edit| node::copy_contents(edit, &bytes))?;
+        }
+        for moved in &removal.moves {
+            self.move_node(moved)?;
+        }
+        if removal.kept == self.nodes() {
+            return Ok(());
+        }
+        self.set_nodes(removal.kept);
+        free_blocks(self.txn, &mut self.source, self.dir, self.raw, FileBlock(removal.kept))
     }
 
-    fn places(&self, nodes: [u32; 2]) -> Result<[Place; 2]> {
-        let all = self.nodes();
+    /// Moves a node to the place of one that nothing leads to any more.
+    fn move_node(&mut self, moved: &Move) -> Result<()> {
+        let &Move { from, to, level, key } = moved;
         let tree = Tree { dir: self.dir, raw: self.raw };
-        let place = |node: u32| {
-            let place = tree.place(&self.txn.look, node)?;
-            if node == 0 || u64::from(node) >= all { Err(place.corrupt("child", u64::from(node))) } else { Ok(place) }
-        };
-        Ok([place(nodes[0])?, place(nodes[1])?])
-    }
-
-    /// Gives a root with one child the child's contents.
-    fn pull_up(&mut self, root: Place, dropped: &mut Vec<u32>) -> Result<()> {
-        loop {
-            let sole =
-                self.read(root, |node| Ok((node.level > 0 && node.count == 1).then(|| (node.child(0).1, node.level))))?;
-            let Some((child, level)) = sole else { return Ok(()) };
-            let [place, _] = self.places([child; 2])?;
-            let bytes = self.read(place, |node| {
-                if node.level + 1 != level {
-                    Err(place.corrupt("level", u64::from(node.level)))
-                } else {
-                    Ok(node.bytes.to_vec())
-                }
-            })?;
-            self.edit(root, |edit| node::copy_contents(edit, &bytes))?;
-            dropped.push(child);
-        }
-    }
-
-    /// Gives up nodes that nothing leads to: the last ones move to their places, and the directory ends behind the nodes that are
-    /// left.
-    fn close_up(&mut self, dropped: &mut [u32]) -> Result<()> {
-        dropped.sort_unstable();
-        let all = self.nodes();
-        let twice = dropped.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        if let Some(node) = twice {
-            // Two ways lead there.
-            let [place, _] = self.places([node; 2])?;
-            return Err(place.corrupt("child", u64::from(node)));
-        }
-        // Not the root, which is none of them.
-        let kept = all - dropped.len() as u64;
-        let mut holes = dropped.iter().copied().filter(|&node| u64::from(node) < kept);
-        for last in kept..all {
-            if dropped.binary_search(&(last as u32)).is_err()
-                && let Some(hole) = holes.next()
-            {
-                self.move_node(last as u32, hole)?;
-            }
-        }
-        self.set_nodes(kept);
-        free_blocks(self.txn, &mut self.source, self.dir, self.raw, FileBlock(kept))
-    }
-
-    /// The key of an entry below a node, or in it.
-    fn some_key(&self, mut place: Place) -> Result<u64> {
-        for _ in 0..=LEVEL_MAX {
-            let found = self.read(place, |node| match node.is_leaf() {
-                true if node.count == 0 => Err(place.corrupt("count", 0)),
-                true => Ok(Ok(node.entry(0)?.key())),
-                false => Ok(Err(node.child(0).1)),
-            })?;
-            match found {
-                Ok(key) => return Ok(key),
-                Err(child) => [place, _] = self.places([child; 2])?,
-            }
-        }
-        Err(place.corrupt("level", u64::from(LEVEL_MAX)))
-    }
-
-    /// Moves a node to the place of one that is given up.
-    fn move_node(&mut self, node: u32, hole: u32) -> Result<()> {
-        let [from, to] = self.places([node, hole])?;
-        let (level, bytes) = self.read(from, |node| Ok((node.level, node.bytes.to_vec())))?;
-        let key = self.some_key(from)?;
-        let tree = Tree { dir: self.dir, raw: self.raw };
-        let (path, index) = tree.descend_to(&self.txn.look, key, level + 1, &mut |above| {
-            let index = if above.is_leaf() { None } else { Some(above.child_for(key)) };
-            let index = index.filter(|&index| above.child(index).1 == node);
-            index.ok_or_else(|| above.place.corrupt("child", u64::from(node)))
-        })?;
-        let parent = path.leaf();
+        let (above, index) = tree.parent_of(&self.txn.look, from, level, key)?;
+        let bytes = self.read(from, |node| Ok(node.bytes.to_vec()))?;
         self.edit(to, |edit| node::copy_contents(edit, &bytes))?;
-        self.edit(parent, |edit| node::put_child(edit, index, hole))
+        self.edit(above, |edit| node::put_child(edit, index, to.node))
     }
 }

@@ -224,10 +224,11 @@ impl DirHashes {
     /// Makes a hash. `None`: the directory is to have none this time.
     fn make(&self, dir: Ino, raw: &RawInode, whole: &dyn Summarised) -> Option<Arc<Hash>> {
         let counters = &self.counters;
-        let limit = self.memory_max.load(Ordering::Relaxed);
         let shape = whole.shape().ok()?;
         let bytes = shape.bytes().map(|bytes| bytes + STRUCTURE);
         let mut pool = self.pool.lock();
+        // Under the lock under which `set` makes room for a lower limit.
+        let limit = self.memory_max.load(Ordering::Relaxed);
         if let Some(hash) = pool.find(dir, raw.generation.get(), false) {
             // Another one who looks makes it.
             return Some(hash);

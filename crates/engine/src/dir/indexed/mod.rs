@@ -33,7 +33,7 @@ mod shrink;
 mod tests;
 
 pub(crate) use list::list;
-pub(crate) use shrink::{clear, give_up_emptied, give_up_part, has_idle_blocks, is_large};
+pub(crate) use shrink::{clear, give_up_emptied, give_up_part, has_idle_blocks, is_large, read_index};
 
 use super::hints::Filled;
 use super::place::Place;
@@ -404,6 +404,12 @@ fn remove_entry(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>,
         txn.volume().orphans.note(dir, Reason::Emptied);
     }
     Ok(())
+}
+
+/// A search has read what the entry and its record need. The last entry takes all blocks with it.
+pub(crate) fn read_ahead_of_remove(look: &Look<'_>, dir: Ino, raw: &RawInode, _hit: Hit) -> Result<()> {
+    let may_be_last = raw.size.get() <= ENTRY_LEN_MAX && !is_large(raw);
+    if may_be_last { super::read_ahead_of_clear(look, dir, raw) } else { Ok(()) }
 }
 
 /// Makes an entry name another inode.

@@ -32,7 +32,7 @@ pub(super) const ROOM_TRIES: u32 = 8;
 /// Entry blocks of the largest directory: the last position must fit 32 bits, and the map must reach as far.
 pub(super) fn entry_blocks_max(look: &Look<'_>) -> u64 {
     let geometry = &look.volume.geometry;
-    (u64::from(u32::MAX) * 8).min(map::size_max(geometry)) >> geometry.block_bits
+    ((u64::from(u32::MAX) * 8) >> geometry.block_bits).min(map::directory_blocks_max(geometry))
 }
 
 /// The run of entries of a block, of which they may fill `limit` bytes, and how many bytes of it live entries have.
@@ -90,14 +90,15 @@ pub(super) fn add_entry_block(
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: 0 }.into());
     }
     // `prepare` has refused, unless a hole that it counted on was none: a block whose count of live bytes is damaged.
-    if block.0 >= entry_blocks_max(&txn.look) {
+    let left = entry_blocks_max(&txn.look).saturating_sub(block.0);
+    if left == 0 {
         return Err(Corrupt::DirIndex { ino: dir, block: root, field: "entry_blocks", value: block.0 }.into());
     }
     let at = match map::lookup(&mut &txn.look, raw, dir, block)? {
         Mapping::Mapped(extent) => extent.start.offset_by(block.0 - extent.file_block.0),
         Mapping::Hole { .. } => {
             let previous = entry_block(&txn.look, dir, raw, FileBlock(block.0 - 1))?;
-            let run = (made / 8).clamp(1, 64);
+            let run = u64::from(made / 8).clamp(1, 64).min(left) as u32;
             // The operation has reserved one; without room for the run, one will do.
             let want = if txn.try_reserve(u64::from(run - 1), Share::Common) { run } else { 1 };
             let (start, length) = volume.allocate_extent(txn, previous.offset_by(1), 1, want)?;

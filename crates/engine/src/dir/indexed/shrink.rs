@@ -81,6 +81,7 @@ fn next_shrinking(look: &Look<'_>, dir: Ino, raw: &RawInode, root: FsBlock) -> R
         })?
     };
     let give_up = |left: u32| {
+        map::read_ahead(&mut &*look, raw, dir, FileBlock(u64::from(left)))?;
         let gone = (left..made).map(|block| entry_block(look, dir, raw, FileBlock(u64::from(block))));
         Ok(Some(Shrinking::Blocks { left, gone: gone.collect::<Result<_>>()? }))
     };
@@ -135,7 +136,7 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
     if raw.size.get() == 0 {
         // Giving up takes them off the list.
         *listed = 0;
-        let is_done = give_up_part(txn, dir, raw)?;
+        let is_done = dir::give_up_part(txn, dir, raw)?;
         if is_done {
             dir::clear(txn, dir, raw)?;
         }
@@ -146,10 +147,10 @@ pub(crate) fn give_up_emptied(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, l
     Ok(next.is_none())
 }
 
-/// Gives up as many blocks of a directory without entries as are good for one transaction. True when the rest fits a transaction.
+/// Gives up as many blocks of a directory without entries as are good for one transaction. True, with nothing changed, when the rest fits a
+/// transaction.
 pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<bool> {
     let mut source = BlockSource::new(placement::beside(txn.volume(), dir));
-    let mut is_done = false;
     for steps in 0..steps_max(txn) {
         let root = if is_large(raw) { index_root(raw) } else { None };
         let next = match root {
@@ -158,10 +159,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
         };
         match next {
             Ok(Some((root, step))) => shrink(txn, &mut source, dir, raw, root, step)?,
-            Ok(None) => {
-                is_done = true;
-                break;
-            }
+            Ok(None) => return Ok(steps == 0),
             // It is the first thing that the next transaction finds.
             Err(_) if steps > 0 => break,
             Err(error) => return Err(error),
@@ -172,7 +170,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
             break;
         }
     }
-    Ok(is_done)
+    Ok(false)
 }
 
 /// Puts entry blocks with room back on the list, from a block on; where to go on, if there are more. For a directory that got
@@ -200,6 +198,14 @@ fn list_rooms(txn: &mut Txn<'_>, dir: Ino, raw: &RawInode, from: u32) -> Result<
         }
     }
     Ok((until < made).then_some(until))
+}
+
+/// Reads the blocks of the index, if there is one.
+pub(crate) fn read_index(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<()> {
+    match index_root(raw) {
+        Some(root) => index::for_each_block(look, dir, root, &mut |_| {}),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {

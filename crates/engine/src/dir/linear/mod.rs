@@ -314,10 +314,10 @@ pub(crate) fn prepare(
         return Ok(room(unit, range));
     }
     let unit = units(raw);
-    if unit >= UNITS_MAX {
+    let (block, at) = split(look, unit);
+    if unit >= UNITS_MAX || block.0 >= map::directory_blocks_max(&look.volume.geometry) {
         return Err(Errno::NOSPC.into());
     }
-    let (block, at) = split(look, unit);
     if at > 0 {
         // Its block is there.
         let fs_block = entry_block(look, dir, raw, block)?;
@@ -401,12 +401,16 @@ pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, place: &supe
     txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| truncate(txn, dir, raw, *used, change))
 }
 
-/// Drops units behind `used`, none of which has an entry.
+/// Drops units behind `used`, none of which has an entry. If the map cannot be read, they stay: no name is in the way, and the entry that was added
+/// or removed before is.
 fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: &mut Change<'_>) -> Result<()> {
-    txn.volume().counters.bump(Count::dir_trims);
     let per_block = per_block(&txn.look);
     let (blocks, needed) = (units(raw).div_ceil(per_block), used.div_ceil(per_block));
     let kept = needed.max(blocks.saturating_sub(GIVEN_UP_MAX));
+    if kept < blocks && map::read_ahead(txn, raw, dir, FileBlock(kept)).is_err() {
+        return Ok(());
+    }
+    txn.volume().counters.bump(Count::dir_trims);
     // What one transaction may not give up stays for the next one.
     raw.size = U64::new(if kept > needed { kept * per_block } else { used } * UNIT_SIZE as u64);
     if kept < blocks {
@@ -452,11 +456,19 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name
             false => hashed::recharge(&txn.look, dir, raw, unit, change)?,
         }
         hashed::check(&txn.look, dir, raw, unit, change);
+        if txn.volume().soft.is_some() {
+            return Ok(());
+        }
         match change.table().map(|table| u64::from(table.free().used())) {
-            Some(used) if used < units(raw) && txn.volume().soft.is_none() => truncate(txn, dir, raw, used, change),
+            Some(used) if used < units(raw) => truncate(txn, dir, raw, used, change),
             _ => Ok(()),
         }
     })
+}
+
+/// A search has read it.
+pub(crate) fn read_ahead_of_remove(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _hit: Hit) -> Result<()> {
+    Ok(())
 }
 
 pub(crate) fn replace(
@@ -508,7 +520,7 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     let kept = blocks.saturating_sub(GIVEN_UP_MAX);
     raw.size = U64::new(kept << txn.volume().geometry.block_bits);
     cut(txn, dir, raw, FileBlock(kept))?;
-    Ok(!is_large(raw))
+    Ok(false)
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {

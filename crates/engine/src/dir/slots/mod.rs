@@ -173,8 +173,7 @@ pub(crate) fn prepare(
     }
     let Some(room) = free else {
         let end = layout.file_blocks(extents + 1);
-        let geometry = &look.volume.geometry;
-        if extents >= extents_max(layout) || end << geometry.block_bits > map::size_max(geometry) {
+        if extents >= extents_max(layout) || end > map::directory_blocks_max(&look.volume.geometry) {
             return Err(Errno::NOSPC.into());
         }
         extents::check_end(look, dir, raw, extents)?;
@@ -234,6 +233,11 @@ pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, _name: Nam
     Ok(())
 }
 
+/// A search has read it.
+pub(crate) fn read_ahead_of_remove(_look: &Look<'_>, _dir: Ino, _raw: &RawInode, _hit: Hit) -> Result<()> {
+    Ok(())
+}
+
 pub(crate) fn replace(
     txn: &mut Txn<'_>,
     dir: Ino,
@@ -273,10 +277,11 @@ pub(crate) fn give_up_part(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> R
     }
     extents::check_end(&txn.look, dir, raw, extents)?;
     let kept = extents - GIVEN_UP_MAX;
-    extents::set_count(txn, dir, raw, kept)?;
     let from = FileBlock(layout(&txn.look).file_blocks(kept));
+    map::read_ahead(txn, raw, dir, from)?;
+    extents::set_count(txn, dir, raw, kept)?;
     cut(txn, dir, raw, from)?;
-    Ok(kept <= GIVEN_UP_MAX)
+    Ok(false)
 }
 
 pub(crate) fn clear(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode) -> Result<()> {

@@ -425,6 +425,18 @@ pub(super) fn remove<S: BlockStore, N: NodeSource<S>>(
     Ok((at < range.end).then_some(at))
 }
 
+/// As `map::read_ahead`.
+pub(super) fn read_ahead<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, from: FileBlock) -> Result<()> {
+    let mut at = from;
+    while at < FILE_END {
+        at = match lookup(store, inode, ino, at)? {
+            Mapping::Hole { until } => until,
+            Mapping::Mapped(extent) => extent.end(),
+        };
+    }
+    Ok(())
+}
+
 fn note_freed(freed: &mut Vec<(FsBlock, u32)>, start: FsBlock, length: u32) {
     match freed.last_mut() {
         Some((last, count)) if last.offset_by(u64::from(*count)) == start => *count += length,

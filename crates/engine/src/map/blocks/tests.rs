@@ -295,6 +295,18 @@ fn what_lies_past_the_largest_file_is_a_hole_and_cannot_be_mapped() {
     assert_eq!(fixture.lookup(0), Mapping::Hole { until: FileBlock(12 + 62 + 62 * 62) });
 }
 
+/// Directories use no runs: where blocks have fragments, the largest directory has so many fragments as the largest file has blocks of them.
+#[test]
+fn the_largest_directory_has_as_many_fragments_as_there_are_pointers() {
+    let mut fixture = Fixture::new(9, S_IFDIR, false);
+    fixture.store.geometry.fragment_bits = 3;
+    let end = fixture.store.geometry().pointed_blocks_max();
+    assert_eq!(end, 12 + 62 + 62 * 62 + 62 * 62 * 62);
+    fixture.insert(extent(end - 1, 1, false)).unwrap();
+    assert_eq!(fixture.lookup(end), Mapping::Hole { until: FILE_END });
+    assert!(matches!(fixture.insert(extent(end, 1, false)), Err(Error::Corrupt(_))));
+}
+
 /// Random bytes in pointers: operations fail or not, but end, and nothing panics.
 #[test]
 fn hostile_maps_neither_loop_nor_panic() {

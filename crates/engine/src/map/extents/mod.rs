@@ -28,9 +28,7 @@ use myriad_format::extent::{Extent, LENGTH_MAX, RawExtent};
 use myriad_format::fork::{Fork, InlineExtents, TreeRoot};
 use myriad_format::inode::RawInode;
 use myriad_format::{Corrupt, FileBlock, FsBlock, Geometry, Ino};
-#[cfg(test)]
-use std::ops::ControlFlow;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// Most extents a fork holds.
 const INLINE_MAX: usize = InlineExtents::MAX;
@@ -85,9 +83,24 @@ pub(super) fn lookup<S: BlockRead>(
     }
 }
 
+/// As `map::read_ahead`.
+pub(super) fn read_ahead<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, from: FileBlock) -> Result<()> {
+    for_each_from(store, inode, ino, from, |_| ControlFlow::Continue(()))?;
+    let geometry = store.geometry();
+    let Root::Tree(tree) = Root::read(inode, ino, &geometry)? else { return Ok(()) };
+    // The leaf before may take in what is left of the first one.
+    let mut left = EXTENTS.leaf_max(geometry.block_size());
+    tree.for_each_back_from(store, from.0, |_| match left.checked_sub(1) {
+        Some(less) => {
+            left = less;
+            ControlFlow::Continue(())
+        }
+        None => ControlFlow::Break(()),
+    })
+}
+
 /// Visits the extents that end after `from`, in order, until `f` breaks. `f` must not use the store.
-#[cfg(test)]
-pub(super) fn for_each_from<S: BlockRead>(
+fn for_each_from<S: BlockRead>(
     store: &mut S,
     inode: &RawInode,
     ino: Ino,

@@ -1,0 +1,102 @@
+//! What directories of all kinds have in common.
+
+use super::*;
+use crate::error::Errno;
+use crate::namei;
+use crate::ops::{NewFile, Ops};
+use crate::types::{Cred, LinkRules, MkfsOptions, Node, RenameMode};
+use crate::volume::testing;
+use myriad_check::{Options as CheckOptions, check};
+use myriad_device::MemoryDevice;
+use myriad_format::choices::{Choices, Inodes, Map};
+use myriad_format::inode::{S_IFDIR, S_IFREG};
+use myriad_format::superblock::state;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const KINDS: [Directory; 4] = [Directory::Indexed, Directory::Linear, Directory::Slots, Directory::Tree];
+
+/// A volume with an empty directory, and a file to be linked into it.
+struct Tried {
+    device: Arc<MemoryDevice>,
+    volume: Volume,
+    root: Node,
+    dir: Node,
+    other: Node,
+}
+
+fn new_file() -> NewFile<'static> {
+    NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }
+}
+
+impl Tried {
+    fn new(choices: Choices) -> Self {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        crate::mkfs::format(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+        let volume = testing::open(device.clone());
+        volume.write_superblock(state::IN_USE).unwrap();
+        let root = namei::root(&volume.look()).unwrap();
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+        let other = ops.make(root, b"other", &new_file()).unwrap().node();
+        Self { device, volume, root, dir, other }
+    }
+
+    fn with<R>(&self, f: impl FnOnce(Ops<'_>) -> R) -> R {
+        let cred = Cred::root();
+        f(Ops { volume: &self.volume, cred: &cred, caller: &cred })
+    }
+
+    fn link(&self, name: &[u8]) -> Result<()> {
+        self.with(|ops| ops.link(self.other, self.dir, name, LinkRules::default()).map(drop))
+    }
+
+    fn unlink(&self, name: &[u8]) {
+        self.with(|ops| ops.unlink(self.dir, name).map(drop)).unwrap();
+    }
+
+    fn assert_sound(&self) {
+        self.volume.commit_now().unwrap();
+        let report = check(Arc::new(self.device.clone_image()), None, &CheckOptions::default()).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
+    }
+}
+
+/// A directory took names until its map had no place for one more block, or for one of those that it maps ahead. It found that out in the middle
+/// of a change, which shut the volume down.
+#[test]
+fn a_directory_ends_where_its_map_does_and_the_volume_goes_on() {
+    for directory in KINDS {
+        let choices = Choices { directory, map: Map::Blocks, inodes: Inodes::Static, ..Choices::default() };
+        let tried = Tried::new(choices);
+        let long = |i: u32| format!("{i:0255}").into_bytes();
+        let refused = (0..).find_map(|i| tried.link(&long(i)).err().map(|error| (i, error)));
+        let (made, error) = refused.expect("it ends some time");
+        assert_eq!(error.errno(), Errno::NOSPC, "{directory:?}, {made} names: {error}");
+        let free = tried.volume.totals.free_blocks.load(Ordering::Relaxed);
+        tried.with(|ops| {
+            let new = ops.make(tried.dir, &long(made), &new_file()).map(drop);
+            let renamed =
+                ops.rename((tried.root, b"other"), (tried.dir, &long(made)), RenameMode::Replace, (false, false));
+            for result in [new, renamed] {
+                assert_eq!(result.unwrap_err().errno(), Errno::NOSPC, "{directory:?}");
+            }
+        });
+        assert!(tried.volume.check_running().is_ok(), "{directory:?}");
+        assert_eq!(tried.volume.totals.free_blocks.load(Ordering::Relaxed), free, "{directory:?}");
+        let look = tried.volume.look();
+        let raw = inode::read_node(&look, tried.dir).unwrap();
+        let most = map::directory_blocks_max(&tried.volume.geometry);
+        let end = map::lookup(&mut &look, &raw, Ino(tried.dir.ino), FileBlock(most)).unwrap();
+        assert!(matches!(end, Mapping::Hole { .. }), "{directory:?}: {end:?}");
+        assert!(raw.block_total() + 8 > most, "{directory:?}: {} blocks of {most}", raw.block_total());
+        drop(look);
+        tried.assert_sound();
+        for i in 0..made / 2 {
+            tried.unlink(&long(i));
+        }
+        tried.link(&long(made)).unwrap();
+        tried.assert_sound();
+    }
+}
