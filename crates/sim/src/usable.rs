@@ -343,7 +343,8 @@ fn all_there(
                 let found = met.get(&crate::compare::join(place, name));
                 found.is_some_and(|found| !found.inos.is_disjoint(&children))
             });
-            if !is_there && !(is_left(ino, name) && window.may_be_second(ino, name, met)) {
+            let may_be_missing = is_left(ino, name) && window.may_be_second(ino, name, met);
+            if !is_there && !may_be_missing {
                 return Err(format!("{} in {} is lost", text(name), text(places[0])));
             }
         }

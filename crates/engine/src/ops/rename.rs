@@ -234,7 +234,7 @@ impl Ops<'_> {
         let has_dir =
             moved.is_dir() || mode == RenameMode::Exchange && replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
         let is_to_note = has_dir && (replaced.is_some() || mode.leaves_whiteout());
-        if is_reshaping && self.must_wait(ends) || is_to_note && self.to_note() >= TO_NOTE_MAX {
+        if is_reshaping && self.must_wait(ends) || is_to_note && self.are_many_to_note() {
             return if ends.before.waited < RESHAPE_TRIES {
                 Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: true }))
             } else {
@@ -410,8 +410,9 @@ impl Ops<'_> {
         !is_known || soft.has_exchange() || soft.to_note() > 0
     }
 
-    fn to_note(&self) -> u64 {
-        self.volume.soft.as_ref().map_or(0, Soft::to_note)
+    /// Whether so many names may have to be noted that no rename leaves another one before all that was changed is durable.
+    fn are_many_to_note(&self) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.to_note() >= TO_NOTE_MAX)
     }
 
     /// Whether what a rename takes from its places must first be durable elsewhere.

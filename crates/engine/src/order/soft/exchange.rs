@@ -216,8 +216,9 @@ fn note_of(
     }
     let before = if judge.is_moving(old)? {
         // By its other name, which is to last by now.
-        let Some((place, home)) = judge.home_of(old)? else { return Ok(None) };
-        let before = of(place, old, home);
+        let raw = judge.raw(old.ino)?;
+        let Some((home, at)) = judge.home_of(old.ino, &raw)? else { return Ok(None) };
+        let before = of((home.0, at), old, (Ino(raw.parent.get()), raw.name_hash.get()));
         if !lasts_there(state, judge, &before, old.ino) {
             return Ok(None);
         }

@@ -195,15 +195,10 @@ impl<'a> Judge<'a> {
         Ok((parent, own_hash) == (dir.0, hash))
     }
 
-    /// Block and byte of the entry that a directory's identity says, and what it says; `None` if that is not how the directory is reached by what lasts.
-    pub fn home_of(&self, named: Named) -> Result<Option<((u64, usize), (Ino, u64))>> {
-        let raw = self.raw(named.ino)?;
-        let (parent, hash) = (Ino(raw.parent.get()), raw.name_hash.get());
-        if self.names(named.ino).added > 0 || !self.is_anchored(parent)? {
-            return Ok(None);
-        }
-        let place = dir::place_of_own_name(self.look, named.ino, &raw)?;
-        Ok(place.map(|(block, at)| ((block.0, at), (parent, hash))))
+    /// Block and byte of the entry that the identity of a directory, with this inode, says; `None` if it is not reached by that in what lasts.
+    pub fn home_of(&self, dir: Ino, raw: &RawInode) -> Result<Option<(FsBlock, usize)>> {
+        let is_reached = self.names(dir).added == 0 && self.is_anchored(Ino(raw.parent.get()))?;
+        if is_reached { dir::place_of_own_name(self.look, dir, raw) } else { Ok(None) }
     }
 
     /// The hash of the name of an entry of a directory's block.
