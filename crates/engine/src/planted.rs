@@ -67,6 +67,7 @@ bugs! {
     SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
     SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
     SoftExchange "soft-exchange" "Soft updates: two names exchange what they name without a note of it.";
+    SoftTaken "soft-taken" "Soft updates: a name that a directory takes or leaves shows without a note.";
     SoftSecondNames "soft-second-names" "Soft updates: nobody looks for second names of directories that power loss has left.";
     SoftNoFlush "soft-no-flush" "Soft updates: rounds are not flushed.";
     SoftFsyncUnreached "soft-fsync-unreached" "Soft updates: an fsync ends once the file lasts, whatever becomes of its name.";

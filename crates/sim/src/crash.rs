@@ -84,6 +84,8 @@ pub struct History {
     fsynced: Vec<(usize, Ino)>,
     /// Operations that exchanged two names.
     exchanges: Vec<(usize, [ExchangedName; 2])>,
+    /// Operations that moved a directory over another one and left a whiteout: where.
+    left: Vec<(usize, (Ino, Vec<u8>))>,
     /// Operations that the volume failed: they may be in effect or not.
     failed: BTreeSet<usize>,
     /// Syncs by others: trace length when one was answered, and the operation after which it began.
@@ -108,6 +110,7 @@ impl History {
             durable_wholly: vec![0],
             fsynced: Vec::new(),
             exchanges: Vec::new(),
+            left: Vec::new(),
             failed: BTreeSet::new(),
             promises: Vec::new(),
             beside: false,
@@ -191,6 +194,7 @@ impl History {
         let index = self.digests.len();
         let replaced = self.replaces(step);
         let exchanged = self.exchanges(step);
+        let left = self.leaves(step);
         let touched = self.touched(step);
         let size_before = touched.map(|ino| self.model.inode(ino).size());
         let answer = self.model.apply(step);
@@ -216,6 +220,7 @@ impl History {
             self.files.entry(ino).or_default().forced.push(Forced::Replacing(index));
         }
         self.exchanges.extend(exchanged.map(|names| (index, names)));
+        self.left.extend(left.map(|name| (index, name)));
         if step.op == Op::Remount {
             self.files.values_mut().for_each(|file| file.emptied = None);
         }
@@ -228,16 +233,31 @@ impl History {
     /// The two names that a step exchanges, if it is answered with success.
     fn exchanges(&self, step: &Step) -> Option<[ExchangedName; 2]> {
         let Op::Rename { source, target, how: RenameHow::Exchange } = &step.op else { return None };
-        let end = |path: &[u8]| {
-            let at = path.iter().rposition(|&byte| byte == b'/');
-            let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
-            let dir = if dir.is_empty() { ROOT } else { self.model.find(dir)? };
-            let ino = self.model.inode(dir).entries()?.get(name).copied()?;
-            Some((dir, name.to_vec(), ino))
-        };
-        let ((dir, name, ino), (other_dir, other_name, other)) = (end(source)?, end(target)?);
+        let ((dir, name, ino), (other_dir, other_name, other)) = (self.end(source)?, self.end(target)?);
         let named = |dir, name, before, after| ExchangedName { dir, name, before, after };
         (ino != other).then(|| [named(dir, name, ino, other), named(other_dir, other_name, other, ino)])
+    }
+
+    /// The name that a step leaves to a whiteout, if it is answered with success and moves a directory over another one.
+    fn leaves(&self, step: &Step) -> Option<(Ino, Vec<u8>)> {
+        let Op::Rename { source, target, how: RenameHow::Whiteout } = &step.op else { return None };
+        let ((dir, name, ino), (.., other)) = (self.end(source)?, self.end(target)?);
+        let are_dirs = [ino, other].iter().all(|&ino| self.model.inode(ino).kind == Kind::Directory);
+        (are_dirs && ino != other).then_some((dir, name))
+    }
+
+    /// One end of a rename, as it is now: directory, name, and what that names.
+    fn end(&self, path: &[u8]) -> Option<(Ino, Vec<u8>, Ino)> {
+        let at = path.iter().rposition(|&byte| byte == b'/');
+        let (dir, name) = at.map_or((&b""[..], path), |at| (&path[..at], &path[at + 1..]));
+        let dir = if dir.is_empty() { ROOT } else { self.model.find(dir)? };
+        let ino = self.model.inode(dir).entries()?.get(name).copied()?;
+        Some((dir, name.to_vec(), ino))
+    }
+
+    /// Names that directories have left to whiteouts as they took those of others, and the operations that did.
+    pub(crate) fn all_left(&self) -> &[(usize, (Ino, Vec<u8>))] {
+        &self.left
     }
 
     /// Operations that exchanged two names, with these.

@@ -121,6 +121,8 @@ operations! {
     "exchange-dir" b"d" [rename(b"a", b"d", RenameHow::Exchange)];
     "whiteout" b"b" [rename(b"a", b"b", RenameHow::Whiteout)];
     "whiteout-dir" b"r/d" [rename(b"d", b"r/d", RenameHow::Whiteout)];
+    "whiteout-dir-replace" b"r" [rename(b"d", b"r", RenameHow::Whiteout)];
+    "exchange-then-rename" b"e" [rename(b"a", b"d", RenameHow::Exchange), rename(b"a", b"e", RenameHow::Replace)];
     "whiteout-replace" b"d/c" [rename(b"a", b"d/c", RenameHow::Whiteout)];
     "tmpfile" b"a" [Op::OpenTmpfile { slot: SLOT, path: b"/".into(), mode: 0o600 }, write(0, 3000)];
     "tmpfile-link" b"b" [

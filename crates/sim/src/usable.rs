@@ -5,8 +5,8 @@
 //!
 //!   1. each name that is found named what it names in some state of the window: the same kind, owner, mode, flags, extended attributes,
 //!      ACLs and target as in some state;
-//!   2. each name that was there in all states is found, with something that it named. Only one that a directory has left to something else, or taken from
-//!      it, may be gone while the directory is found by another name: it is a second name then;
+//!   2. each name that was there in all states is found, with something that it named. Only one that a directory has left to a whiteout, as it took the name of
+//!      another directory, may be gone while the first one is found by another name: it is a second name then;
 //!   3. each file that had a name in all states is found by one of its names. So of a rename at least one name is there;
 //!   4. each sector of a file is as in one of its versions since it was synced, and so is its size;
 //!      A sync is one of the volume. An fsync promises its file alone: it is found, by each path that has led to it since, and with
@@ -147,7 +147,7 @@ impl History {
             fsynced_there(&window(index), ino, &mut met).map_err(|why| format!("fsync by operation {index}: {why}"))?;
         }
         tell_apart(&mut met)?;
-        all_there(&window(returned), &met)?;
+        all_there(&window(returned), self.all_left(), &met)?;
         self.both_or_neither(&window(returned), &met)?;
         self.judge_contents_of(point, &window(oldest), contents, &met, found)
             .map_err(|why| format!("operations {oldest} to {newest}: {why}"))
@@ -318,7 +318,15 @@ fn fsynced_there(window: &Window<'_>, ino: Ino, met: &mut BTreeMap<Vec<u8>, Met<
 }
 
 /// Nothing is missing that was there all the time.
-fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<(), String> {
+fn all_there(
+    window: &Window<'_>,
+    left: &[(usize, (Ino, Vec<u8>))],
+    met: &BTreeMap<Vec<u8>, Met<'_>>,
+) -> Result<(), String> {
+    let is_left = |ino, name: &Vec<u8>| {
+        let operations = window.oldest + 1..window.oldest + window.states.len();
+        left.iter().any(|(index, (dir, other))| operations.contains(index) && (*dir, other) == (ino, name))
+    };
     let first = &window.states[0];
     for (ino, inode) in first.inodes().filter(|&(ino, _)| window.always_named(ino)) {
         let places: Vec<&Vec<u8>> =
@@ -335,7 +343,8 @@ fn all_there(window: &Window<'_>, met: &BTreeMap<Vec<u8>, Met<'_>>) -> Result<()
                 let found = met.get(&crate::compare::join(place, name));
                 found.is_some_and(|found| !found.inos.is_disjoint(&children))
             });
-            if !is_there && !window.may_be_second(ino, name, met) {
+            let may_be_missing = is_left(ino, name) && window.may_be_second(ino, name, met);
+            if !is_there && !may_be_missing {
                 return Err(format!("{} in {} is lost", text(name), text(places[0])));
             }
         }
@@ -476,23 +485,27 @@ mod tests {
         }
     }
 
-    /// A name that a directory takes from another one, or leaves to a whiteout, is a second one while the identity says the directory's other name.
+    /// A name that a directory takes from another one, or leaves to a whiteout, names the one or the other. Only of one that it leaves as it takes another's name
+    /// does the directory have a second name in between.
     #[test]
-    fn a_name_that_is_a_second_one_does_not_show() {
+    fn a_name_that_directories_take_or_leave_shows() {
         let mkdir = |path: &[u8]| Op::Mkdir { path: path.into(), mode: 0o755 };
         let whiteout = Op::Rename { source: b"e".into(), target: b"p".into(), how: RenameHow::Whiteout };
         let taken = history([mkdir(b"e"), mkdir(b"p"), Op::Sync, replace(b"e", b"p")]);
-        let left = history([mkdir(b"e"), mkdir(b"other"), Op::Sync, whiteout]);
+        let left = history([mkdir(b"e"), mkdir(b"other"), Op::Sync, whiteout.clone()]);
+        let both = history([mkdir(b"e"), mkdir(b"p"), Op::Sync, whiteout]);
         for (history, state, gone, is_allowed) in [
             (&taken, 3, &[][..], true),
-            (&taken, 3, &[&b"p"[..]], true),
+            (&taken, 3, &[&b"p"[..]], false),
             (&taken, 3, &[b"e", b"p"], false),
             (&taken, 4, &[], true),
             (&taken, 4, &[b"p"], false),
             (&left, 3, &[], true),
             (&left, 3, &[b"e"], false),
-            (&left, 4, &[b"e"], true),
+            (&left, 4, &[b"e"], false),
             (&left, 4, &[b"e", b"p"], false),
+            (&both, 4, &[b"e"], true),
+            (&both, 4, &[b"p"], false),
         ] {
             let found = without(found_as(&history.states()[state]), gone);
             let judged = history.judge_usable(100, &found);

@@ -239,6 +239,20 @@ pub(crate) fn has_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<
     }
 }
 
+/// Block and byte of the entry by which an inode has the name that its identity says. As [`has_own_name`], but asks no hash in memory: a hash that is made
+/// meanwhile asks what soft updates hold, and while a round is judged they cannot answer.
+pub(crate) fn place_of_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<(FsBlock, usize)>> {
+    let dir = Ino(raw.parent.get());
+    let found = inode::read(look, dir).and_then(|parent| match parent.is_dir() {
+        true => linear::place_of(look, dir, &parent, raw.name_hash.get(), ino),
+        false => Ok(None),
+    });
+    match found {
+        Err(Error::Corrupt(_) | Error::Io(_)) => Ok(None),
+        found => found,
+    }
+}
+
 /// Where a name that a search did not find goes; refuses it if there is no room. To be asked before an operation's first change.
 pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, search: Search) -> Result<Room> {
     assert!(search.hit.is_none(), "a name is inserted once");

@@ -25,6 +25,8 @@ use zerocopy::little_endian::{I64, U32, U64};
 /// How often a rename that waits for others (`must_wait`) makes everything durable before it is refused. Of several at a time one is done each time, so with
 /// a few threads that do nothing else none is refused.
 const RESHAPE_TRIES: u32 = 64;
+/// Renames that may leave a name to be noted, each in a round of its own, before everything is made durable.
+const TO_NOTE_MAX: u64 = 8;
 
 /// One end of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
@@ -169,8 +171,13 @@ impl Ops<'_> {
 
         // From here on nothing is refused.
         let now = volume.now();
-        if let Some(soft) = volume.soft.as_ref().filter(|_| plan.is_reshaping) {
-            soft.reshaped();
+        if let Some(soft) = &volume.soft {
+            if plan.is_reshaping {
+                soft.reshaped();
+            }
+            if plan.is_to_note {
+                soft.is_to_note();
+            }
         }
         (inodes.source_dir.nlink, inodes.target_dir.nlink) = plan.links;
         let gone = match inodes.replaced {
@@ -223,9 +230,13 @@ impl Ops<'_> {
             return Ok(Verdict::NOTHING);
         }
         let is_reshaping = moved.is_dir() && !ends.is_same_dir() || mode == RenameMode::Exchange;
-        if is_reshaping && self.must_wait(ends) {
+        // A directory takes a name that names something, or leaves one that still does.
+        let has_dir =
+            moved.is_dir() || mode == RenameMode::Exchange && replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
+        let is_to_note = has_dir && (replaced.is_some() || mode.leaves_whiteout());
+        if is_reshaping && self.must_wait(ends) || is_to_note && self.are_many_to_note() {
             return if ends.before.waited < RESHAPE_TRIES {
-                Ok(Verdict::End(Renamed::SettleFirst { is_reshaping }))
+                Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: true }))
             } else {
                 Err(Errno::BUSY.into())
             };
@@ -248,7 +259,7 @@ impl Ops<'_> {
             true => Some(Whiteout::reserve(self, txn, source.dir, inodes.source_dir, ends.source_guard)?),
             false => None,
         };
-        Ok(Verdict::Go(Plan { is_reshaping, links, room, ending, whiteout }))
+        Ok(Verdict::Go(Plan { is_reshaping, is_to_note, links, room, ending, whiteout }))
     }
 
     /// Refuses what asks for a directory and has none, and to move a directory below itself.
@@ -393,13 +404,18 @@ impl Ops<'_> {
     }
 
     /// Whether a rename that changes the tree's shape has to wait until what was changed before is durable: no other one does while an exchange
-    /// waits, and an exchange begins with the shape that is durable, and with both names as they last (`order::soft`, exchange).
+    /// or a name to be noted waits, and an exchange begins with the shape that is durable, and with both names as they last (`order::soft`, exchange).
     fn must_wait(&self, ends: &Ends<'_>) -> bool {
         let Some(soft) = &self.volume.soft else { return false };
         let lasts = |end: End<'_>| !soft.has_changed_name(&self.volume.cache.arena, end.dir, end.name.tag());
         let is_known = ends.mode != RenameMode::Exchange
             || ends.before.shapes == Some(soft.shapes()) && lasts(ends.source) && lasts(ends.target);
-        !is_known || soft.has_exchange()
+        !is_known || soft.has_exchange() || soft.to_note() > 0
+    }
+
+    /// Whether so many names may have to be noted that no rename leaves another one before all that was changed is durable.
+    fn are_many_to_note(&self) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.to_note() >= TO_NOTE_MAX)
     }
 
     /// Whether what a rename takes from its places must first be durable elsewhere.
@@ -485,6 +501,8 @@ impl Verdict {
 struct Plan {
     /// A directory changes its parent, or two names are exchanged.
     is_reshaping: bool,
+    /// A name may show only with a note.
+    is_to_note: bool,
     /// Links that the source's and the target's directory then have.
     links: (U32, U32),
     /// Where the new name goes, if it replaces none.

@@ -6,6 +6,7 @@ mod exchange;
 #[path = "../recorded/mod.rs"]
 mod recorded;
 mod shown;
+mod taken;
 #[path = "../../../check/tests/common/worn.rs"]
 mod worn;
 

@@ -264,6 +264,27 @@ pub(crate) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino
     Ok(has_name)
 }
 
+/// Block and byte of the entry with this hash that names an inode.
+pub(crate) fn place_of(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    hash: u64,
+    ino: Ino,
+) -> Result<Option<(FsBlock, usize)>> {
+    let mut place = None;
+    visit(look, dir, raw, 0..units(raw), &mut |unit| {
+        for entry in unit.entries() {
+            let entry = entry?;
+            if entry.names(look, hash, ino) {
+                place = Some((unit.fs_block, entry.offset));
+            }
+        }
+        Ok(place.is_none())
+    })?;
+    Ok(place)
+}
+
 /// A search through all units.
 fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);

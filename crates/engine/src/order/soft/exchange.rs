@@ -18,17 +18,31 @@
 //!   1. At most one exchange waits. The next one first makes everything durable, and so does a rename that takes a directory to another parent: the tree
 //!      does not change its shape while an exchange waits, nor has it since what lasts was last all there was ([`Soft::shapes`]). So no
 //!      directory above the two names waits for the exchange.
-//!   2. If one of the entries has changed again since, what is left is a rename, and goes by the rules of `judge` alone.
+//!   2. If one of the entries has changed again since, what is left is a rename, and goes by the rules of `judge`.
 //!   3. Once the note is written, both entries are, before it is taken away. Their images are made before it, behind the gate that the round has closed. If
 //!      the host has no room for one of these writes, the gate opens until the round is written again, and the images stay as they are.
 //!   4. The note says where the entries lie, and whoever does what it says finds them there, whether or not the round has arrived. A name that is made
 //!      may move an entry inside its unit: then a round first shows the entry in its new place, as it was, and the next one notes the exchange.
+//!
+//! # Names that a directory takes or leaves
+//!
+//! A rename of a directory over an empty one changes what a name names, and which name is the directory's own. Whichever lasts first, in between the name does
+//! not show: it names a directory that says that it has another name. The same befalls a name that a moved directory leaves to a whiteout, or to what was
+//! exchanged with it. So such an entry ([`Judge::needs_note`]) shows together with the identity, and is noted meanwhile as an exchange is:
+//!
+//! ```text
+//! taken    its new directory has another name that lasts   the entry, with the inode that it named; and what it is to name
+//! left     its old directory lives on by another name      that other name, as it lasts, which has the directory say so; and what the entry is to name
+//! ```
+//!
+//! Where both records are about one entry, the second one counts. A round notes one entry, and only a round of all that waits does. A rename that changes
+//! the shape of the tree first makes everything durable while any waits ([`Soft::to_note`]), so no directory above the names waits for one of them.
 
 use super::judge::Judge;
-use super::shadow::Shadow;
+use super::shadow::{Change, Shadow};
 use super::{Due, Soft, State};
 use crate::error::Result;
-use crate::order::facts::{self, Fact};
+use crate::order::facts::{self, Fact, Named};
 use crate::types::Time;
 use myriad_format::exchange::ExchangedName;
 use myriad_format::unit::UNIT_SIZE;
@@ -64,10 +78,26 @@ impl Soft {
         self.state.lock().exchange.is_some()
     }
 
-    /// Whether an exchange waits that is due as names are. What is due is written a part at a time, and no part shows both names.
-    /// The caller has the checkpointer, as for [`Self::has_due`].
+    /// Whether an exchange waits that is due as names are, or a name that was due is to be noted. What is due is written a part at a time, and no part notes
+    /// anything. The caller has the checkpointer, as for [`Self::has_due`].
     pub fn has_due_exchange(&self, due: Due) -> bool {
-        self.state.lock().exchange.as_ref().is_some_and(|exchange| due.is_name(exchange.since))
+        let state = self.state.lock();
+        state.has_due_note || state.exchange.as_ref().is_some_and(|exchange| due.is_name(exchange.since))
+    }
+
+    /// How many renames there were, since everything was durable, that may leave a name which shows only with a note.
+    pub fn to_note(&self) -> u64 {
+        self.to_note.load(Ordering::Acquire)
+    }
+
+    /// There is one more. The caller is inside the gate.
+    pub fn is_to_note(&self) {
+        self.to_note.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// All names last. The gate is closed.
+    pub(super) fn has_noted_all(&self) {
+        self.to_note.store(0, Ordering::Release);
     }
 
     /// How often a directory has got another parent, or two names have been exchanged. Asked before everything is made durable, and after: if it is the
@@ -118,15 +148,86 @@ impl Exchanged {
 
     /// Whether the entry, as it was, lasts in the place where it lies now.
     fn is_in_place(&self, state: &State, judge: &Judge<'_>, name: &ExchangedName) -> bool {
-        let shadow = &state.shadows[&name.block.get()];
-        let at = name.at.get() as usize;
-        let (number, within) = (at / UNIT_SIZE, at % UNIT_SIZE);
-        let unit = shadow.lasting_unit(number, &judge.frame(shadow)[number * UNIT_SIZE..][..UNIT_SIZE]);
-        unit.is_some_and(|unit| {
-            facts::live(&unit)
-                .any(|(entry, named)| (entry.at, entry.tag, named.ino) == (within, self.hash as u32, self.old))
-        })
+        lasts_there(state, judge, name, self.old)
     }
+}
+
+/// Whether in the place of a name an entry with its tag lasts that names this inode. It is there, or was changed there.
+fn lasts_there(state: &State, judge: &Judge<'_>, name: &ExchangedName, ino: Ino) -> bool {
+    let Some(shadow) = state.shadows.get(&name.block.get()) else { return true };
+    let at = name.at.get() as usize;
+    let (number, within) = (at / UNIT_SIZE, at % UNIT_SIZE);
+    let unit = shadow.lasting_unit(number, &judge.frame(shadow)[number * UNIT_SIZE..][..UNIT_SIZE]);
+    unit.is_some_and(|unit| {
+        facts::live(&unit)
+            .any(|(entry, named)| (entry.at, entry.tag, named.ino) == (within, name.hash.get() as u32, ino))
+    })
+}
+
+/// A name that a directory takes or leaves, and that may show in this round: what is noted of it.
+pub(super) fn taken(state: &State, judge: &Judge<'_>) -> Result<Option<[ExchangedName; 2]>> {
+    if !judge.has_superblock() {
+        return Ok(None);
+    }
+    for (block, shadow) in state.directories.iter().filter_map(|&(_, block)| Some((block, state.shadows.get(&block)?)))
+    {
+        for change in &shadow.changes {
+            let (Some(old), Some(new)) = (change.named_before(), change.named_now()) else { continue };
+            if judge.needs_note(old, new)?
+                && let Some(names) = note_of(state, judge, (block, shadow), change, (old, new))?
+            {
+                return Ok(Some(names));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What is noted of an entry of a block that names `new` in place of `old`; `None` if it may not show yet.
+fn note_of(
+    state: &State,
+    judge: &Judge<'_>,
+    (block, shadow): (u64, &Shadow),
+    change: &Change,
+    (old, new): (Named, Named),
+) -> Result<Option<[ExchangedName; 2]>> {
+    let dir = Ino(shadow.owner);
+    let entry = Exchanged { dir, hash: change.tag.into(), old: old.ino, new: new.ino };
+    let frame = judge.frame(shadow);
+    let Some((at, _)) = entry.find_in(shadow, &frame) else { return Ok(None) };
+    let hash = judge.hash_at(&frame, at);
+    drop(frame);
+    let of = |(block, at): (u64, usize), named: Named, (dir, hash): (Ino, u64)| ExchangedName {
+        block: U64::new(block),
+        at: U32::new(at as u32),
+        file_type: named.file_type,
+        reserved: [0; 3],
+        ino: U64::new(named.ino.0),
+        dir: U64::new(dir.0),
+        hash: U64::new(hash),
+    };
+    let after = of((block, at), new, (dir, hash));
+    let may_show = entry.is_in_place(state, judge, &after)
+        && judge.is_at_home(new, dir, hash)?
+        && judge.may_be_named(&after)?
+        && judge.may_go(old, dir, change.tag)?;
+    if !may_show {
+        return Ok(None);
+    }
+    let before = if judge.is_moving(old)? {
+        // By its other name, which is to last by now.
+        let raw = judge.raw(old.ino)?;
+        let Some((home, at)) = judge.home_of(old.ino, &raw)? else { return Ok(None) };
+        let before = of((home.0, at), old, (Ino(raw.parent.get()), raw.name_hash.get()));
+        if !lasts_there(state, judge, &before, old.ino) {
+            return Ok(None);
+        }
+        before
+    } else {
+        // The second record is about the same entry. No type: nothing becomes of what it named.
+        of((block, at), Named { ino: old.ino, file_type: 0 }, (dir, hash))
+    };
+    Ok(Some([before, after]))
 }
 
 /// The two entries of the exchange that waits; `None` if there is none, or what is left of it is none.

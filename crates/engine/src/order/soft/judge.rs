@@ -5,10 +5,13 @@
 //!                          A directory: its parent has a link for it. In another one's place: the inode's data lasts as well.
 //!                          No other entry of the same name lasts. An inode that has other names: the directory is reached by what lasts.
 //! entry names it no more   it is to go, or all names that it has last; a directory: its identity, too
+//! entry names another one  if the new one is a directory that lasts by another name, or the old one a directory that lives by another: with their identities,
+//!                          and a note
 //! inode begins             its bit lasts as taken, its place in the table as initialised
 //! inode ends               no name of it lasts
 //! links                    as many as there are, and as names that are gone still last
-//! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does
+//! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does. Its old name is to
+//!                          name nothing else
 //! pointer                  the block's bit lasts as taken, and what is in it lasts
 //! size of a file           its last block lasts, where it ends inside one; nothing that lasts leads to a block that the file has given up
 //! attributes               what they lie in lasts, and its bits as taken; the superblock says that the volume has some, and which groups are made
@@ -16,17 +19,20 @@
 //! size of a directory      all its blocks are mapped
 //! ```
 //!
-//! Two entries that exchange what they name wait for each other by these rules. They show together, in a round that says so first (`exchange`).
+//! Two entries that exchange what they name wait for each other by these rules. They show together, in a round that says so first (`exchange`). So do an entry
+//! and identities.
 
 use super::State;
 use super::image::Image;
 use super::pending::DIRECTORY;
 use super::shadow::Shadow;
 use crate::cache::FrameRead;
+use crate::dir;
 use crate::error::Result;
 use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
+use myriad_format::dir::EntryHeader;
 use myriad_format::exchange::ExchangedName;
 use myriad_format::fork::AttributeRoot;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
@@ -93,8 +99,10 @@ pub(super) struct Judge<'a> {
     /// Groups of whose table blocks are new, and whether blocks of groups are that make groups.
     new_tables: HashSet<u32>,
     has_new_groups: bool,
-    /// Two entries that exchange in this round what they name.
+    /// Two entries that exchange in this round what they name, or what is noted of one.
     exchange: Option<[ExchangedName; 2]>,
+    /// An entry does not show because it is to be noted.
+    pub has_unnoted: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -116,6 +124,7 @@ impl<'a> Judge<'a> {
             new_tables: HashSet::new(),
             has_new_groups: false,
             exchange: None,
+            has_unnoted: false,
         };
         let of_superblock = |bytes: &[u8]| {
             let superblock = Superblock::read(bytes);
@@ -155,6 +164,47 @@ impl<'a> Judge<'a> {
         let unit = name.at.get() as usize / UNIT_SIZE;
         let place = Place { dir: Ino(name.dir.get()), block: FsBlock(name.block.get()), unit };
         self.may_name(named, &place, true)
+    }
+
+    /// Whether an entry that names another inode than before may show only with a note: the name would be a second one of a directory until the identity
+    /// follows, or from the identity on.
+    pub fn needs_note(&self, old: Named, new: Named) -> Result<bool> {
+        let is_exempt = self.is_forced || planted(Bug::SoftTaken);
+        Ok(!is_exempt && (self.is_moving(new)? && self.names(new.ino).removed > 0 || self.is_moving(old)?))
+    }
+
+    /// Whether it is a directory that has another name of its own than the one that lasts.
+    pub fn is_moving(&self, named: Named) -> Result<bool> {
+        if named.file_type != DIRECTORY {
+            return Ok(false);
+        }
+        let (lasting, current) = self.inodes(named.ino)?;
+        Ok(lasting.is_used()
+            && current.is_used()
+            && lasting.raw().generation == current.raw().generation
+            && current.raw().nlink.get() > 0
+            && lasting.identity() != current.identity())
+    }
+
+    /// Whether it is no directory, or one of this name.
+    pub fn is_at_home(&self, named: Named, dir: Ino, hash: u64) -> Result<bool> {
+        if named.file_type != DIRECTORY {
+            return Ok(true);
+        }
+        let (parent, own_hash, _) = self.inodes(named.ino)?.1.identity();
+        Ok((parent, own_hash) == (dir.0, hash))
+    }
+
+    /// Block and byte of the entry that the identity of a directory, with this inode, says; `None` if it is not reached by that in what lasts.
+    pub fn home_of(&self, dir: Ino, raw: &RawInode) -> Result<Option<(FsBlock, usize)>> {
+        let is_reached = self.names(dir).added == 0 && self.is_anchored(Ino(raw.parent.get()))?;
+        if is_reached { dir::place_of_own_name(self.look, dir, raw) } else { Ok(None) }
+    }
+
+    /// The hash of the name of an entry of a directory's block.
+    pub fn hash_at(&self, block: &[u8], at: usize) -> u64 {
+        let length = usize::from(EntryHeader::read(&block[at..]).name_len);
+        self.look.volume.hasher.hash(&block[at + EntryHeader::SIZE..][..length])
     }
 
     /// Whether an entry, or an inode, changes with an exchange that this round shows.
@@ -364,21 +414,26 @@ impl<'a> Judge<'a> {
 
     /// Whether a name of an inode that is gone may be missing.
     fn may_vanish(&self, named: Named, dir: Ino, tag: u32) -> Result<bool> {
+        Ok(self.may_go(named, dir, tag)? && (!self.is_moving(named)? || planted(Bug::SoftLastName)))
+    }
+
+    /// As [`Self::may_vanish`], given that a directory's identity follows.
+    pub fn may_go(&self, named: Named, dir: Ino, tag: u32) -> Result<bool> {
         let (lasting, current) = self.inodes(named.ino)?;
         // Of a directory that goes, and that a rename has left two names, its own goes last: the other one alone would be nobody's.
         let (parent, hash, _) = lasting.identity();
         let is_own = named.file_type == DIRECTORY && parent == dir.0 && hash as u32 == tag;
-        if is_own && self.names(named.ino).removed > 1 && !self.is_forced {
+        let goes = !current.is_used() || current.raw().nlink.get() == 0;
+        if goes && is_own && self.names(named.ino).removed > 1 && !self.is_forced {
             return Ok(false);
         }
         // A directory has one name, which its identity says: it is not found by any other, so nothing makes it go first.
         let is_forced = self.is_forced && !current.raw().is_dir();
-        if planted(Bug::SoftLastName) || is_forced || !current.is_used() || current.raw().nlink.get() == 0 {
+        if planted(Bug::SoftLastName) || is_forced || goes {
             return Ok(true);
         }
         // How many names last its links do not say: power loss may have left it more.
-        let all_last = self.names(named.ino).added == 0;
-        Ok(all_last && (!current.raw().is_dir() || lasting.identity() == current.identity()))
+        Ok(self.names(named.ino).added == 0)
     }
 
     /// Whether a directory can be reached from the root by what lasts: its name and its identity do, and those of all above it.
@@ -583,6 +638,13 @@ impl Judge<'_> {
                 (name.block.get(), Some(name.at.get() as usize)) == (place.block.0, at)
                     && new.is_some_and(|new| new.ino.0 == name.ino.get())
             });
+            if let (false, Some(old), Some(new)) = (is_exchanged, old, new)
+                && self.needs_note(old, new)?
+            {
+                self.has_unnoted = true;
+                facts::undo(unit, lasting, fact);
+                continue;
+            }
             let may_name = is_exchanged
                 || match new {
                     // The name would be there twice.
@@ -734,8 +796,11 @@ impl Judge<'_> {
         let Some(identity) = inode.part(|part| *part == Part::Identity) else { return Ok(()) };
         let is_exchanged = self.is_exchanged(|name| name.ino.get() == inode.ino.0);
         let is_reached = is_exchanged || inode.names.added == 0 && self.is_anchored(Ino(inode.raw().parent.get()))?;
+        // The name that it lasts by would be a second one.
+        let is_to_note =
+            !is_exchanged && self.state.pending.is_replaced(inode.ino.0) && !self.is_forced && !planted(Bug::SoftTaken);
         // While no name lasts, there is none that it could be wrong about.
-        if inode.names.removed > 0 && !is_reached && !planted(Bug::SoftIdentity) {
+        if inode.names.removed > 0 && (!is_reached || is_to_note) && !planted(Bug::SoftIdentity) {
             inode.undo(identity);
         }
         Ok(())

@@ -130,6 +130,8 @@ struct State {
     freed_bytes: u64,
     /// The exchange of names that waits.
     exchange: Option<exchange::Exchange>,
+    /// A round of what is due has left a name out that shows only with a note.
+    has_due_note: bool,
 }
 
 /// What orders `sync` and `softdep` know of an open volume.
@@ -142,6 +144,8 @@ pub(crate) struct Soft {
     next_fsync: AtomicU64,
     /// How often the tree has changed its shape (`exchange`).
     shapes: AtomicU64,
+    /// Renames since all names lasted that may leave one to be noted.
+    to_note: AtomicU64,
     /// File data that waits to be written, by block.
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
@@ -179,8 +183,10 @@ pub(super) struct Round {
     data: Vec<Placed>,
     /// Data was written before that no flush has covered yet, to which images may point.
     has_unflushed: bool,
-    /// Two names that exchange in it what they name: it is noted while its images are written.
+    /// Two names that exchange in it what they name, or what is noted of a name that a directory takes or leaves: it is noted while its images are written.
     exchange: Option<[ExchangedName; 2]>,
+    /// It is the exchange that waits.
+    ends_exchange: bool,
     /// Images of the blocks that the exchange changes, of which all must be written once it is noted. They are made when the round begins, and stay
     /// until the note is gone: if the host has no room in between, other operations go on, and may free one of the blocks.
     kept: Images,
@@ -311,6 +317,7 @@ impl Soft {
             fsyncs: Mutex::default(),
             next_fsync: AtomicU64::new(0),
             shapes: AtomicU64::new(0),
+            to_note: AtomicU64::new(0),
             data: Mutex::default(),
             inodes_waiting: AtomicU64::new(0),
             bytes: AtomicU64::new(0),

@@ -26,6 +26,8 @@ pub(super) struct Pending {
     subdirectories: HashMap<u64, Count>,
     /// Directories and tags of entries that are gone and last.
     gone: HashMap<(u64, u32), u32>,
+    /// Directories of which a name lasts that names something else now.
+    replaced: HashMap<u64, u32>,
 }
 
 /// Whether what is counted begins to wait, or waits no more.
@@ -72,6 +74,11 @@ impl Pending {
         self.gone.contains_key(&(dir, tag))
     }
 
+    /// Whether a name that a directory lasts by names something else now.
+    pub fn is_replaced(&self, dir: u64) -> bool {
+        self.replaced.contains_key(&dir)
+    }
+
     /// Whether any name differs of what an inode is named by, or names.
     pub fn has(&self, ino: u64) -> bool {
         self.names.contains_key(&ino) || self.subdirectories.contains_key(&ino)
@@ -87,6 +94,9 @@ impl Pending {
         }
         if let Some(old) = change.named_before() {
             self.count(dir, old, step, |count| &mut count.removed);
+            if old.file_type == DIRECTORY && change.named_now().is_some() {
+                step.count(&mut self.replaced, old.ino.0, |count| count);
+            }
         }
     }
 
@@ -105,7 +115,8 @@ impl Pending {
     /// Bytes of memory, with what a table has free.
     pub fn memory(&self) -> u64 {
         let counts = (self.names.len() + self.subdirectories.len()) * size_of::<(u64, Count)>();
-        let all = counts + self.gone.len() * size_of::<((u64, u32), u32)>();
+        let gone = self.gone.len() * size_of::<((u64, u32), u32)>();
+        let all = counts + gone + self.replaced.len() * size_of::<(u64, u32)>();
         (all * 3 / 2) as u64
     }
 }

@@ -102,6 +102,9 @@ impl Checkpointer {
                 if *goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
                     self.begin_wanted(volume, &closed);
                 }
+                if !goal.is_partial() {
+                    volume.soft().has_noted_all();
+                }
                 drop(closed);
                 match goal {
                     Goal::Returned | Goal::Due(_) if round.has_unflushed => {
@@ -163,7 +166,7 @@ impl Checkpointer {
         let soft = volume.soft();
         soft.census.lock().written(&round.tally, round.is_partial);
         let mut state = soft.state.lock();
-        if round.exchange.is_some() {
+        if round.ends_exchange {
             state.exchange = None;
         }
         round.written.sort_unstable();
@@ -353,11 +356,17 @@ fn begin_round(
         data: ordered,
         has_unflushed: volume.data_unflushed.swap(false, Ordering::AcqRel),
         exchange: judged.exchange,
+        ends_exchange: judged.ends_exchange,
         kept: Images::new(volume.cache.block_size()),
     };
     if !judged.is_exchange_left {
         state.exchange = None;
     }
+    state.has_due_note = match goal {
+        Goal::Due(_) => state.has_due_note || judged.has_unnoted,
+        Goal::Files(_) => state.has_due_note,
+        Goal::All | Goal::Returned => false,
+    };
     let needs = judged.needs.take();
     if result.is_ok() {
         round.blocks = mark_sent(&mut state, judged);
@@ -412,9 +421,12 @@ struct Judged {
     tally: Tally,
     /// What the files need that the round is made for.
     needs: Option<Needs>,
-    /// The exchange that the round shows, and whether one waits at all.
+    /// What the round notes, whether that is the exchange that waits, and whether one waits at all.
     exchange: Option<[ExchangedName; 2]>,
+    ends_exchange: bool,
     is_exchange_left: bool,
+    /// A name was left out because it is to be noted.
+    has_unnoted: bool,
 }
 
 /// Judges all blocks that the round is made for. After an error, what was judged before it stays in `judged`.
@@ -433,6 +445,10 @@ fn judge_blocks(
     judged.is_exchange_left = exchange::waiting(state, &judge).is_some();
     if !goal.is_partial() {
         judged.exchange = exchange::ready(state, &judge)?;
+        judged.ends_exchange = judged.exchange.is_some();
+        if judged.exchange.is_none() {
+            judged.exchange = exchange::taken(state, &judge)?;
+        }
     }
     if let Some(names) = judged.exchange {
         judge.exchange(names);
@@ -471,6 +487,7 @@ fn judge_blocks(
         let list = if can_wait { &mut judged.put_off } else { &mut judged.images };
         list.push((block, Box::new(image.words())));
     }
+    judged.has_unnoted = judge.has_unnoted;
     Ok(())
 }
 
