@@ -9,6 +9,7 @@ mod every_kind;
 mod files;
 mod interrupted;
 mod linear;
+mod orphans;
 mod places;
 mod slots;
 mod space;
