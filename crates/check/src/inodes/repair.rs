@@ -474,7 +474,9 @@ impl Repair<'_> {
         let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
-            if !fits || list.len() > LIST_MAX || self.blocks.first_in(next, 1).is_some() {
+            // An inode counts no more of them: of empty ones there may be any number.
+            let is_long = chain.blocks.len() == usize::from(u16::MAX) || list.len() > LIST_MAX;
+            if !fits || is_long || self.blocks.first_in(next, 1).is_some() {
                 break;
             }
             let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();
