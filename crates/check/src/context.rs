@@ -37,6 +37,11 @@ impl Sink {
         }
     }
 
+    /// How many more findings are kept.
+    pub fn room(&self) -> usize {
+        self.max.saturating_sub(self.count.load(Relaxed) as usize)
+    }
+
     /// How many findings are no leftovers.
     pub fn damage_count(&self) -> u64 {
         self.damage_count.load(Relaxed)

@@ -73,7 +73,7 @@ impl fmt::Display for Finding {
                     Some(path) => f.write_str(&String::from_utf8_lossy(path))?,
                     None => write!(f, "{}, without a name", self.place)?,
                 }
-                write!(f, ": bytes {offset} to {}", offset + length - 1)?;
+                write!(f, ": bytes {offset} to {}", offset.saturating_add(length.saturating_sub(1)))?;
             }
         }
         write!(f, ": {} [{} {}]", self.message, self.kind().name, self.number)
@@ -313,6 +313,10 @@ mod tests {
         let message = "unread".to_owned();
         let finding = Finding { number: 181, place: Place::Inode(Ino(7)), message, file, is_leftover: false };
         assert_eq!(finding.to_string(), "/d/\u{fffd}: bytes 4096 to 12287: unread [data-unreadable 181]");
+        // In a file whose map says that it has blocks past the largest offset.
+        let file = Some(FileRange { path: None, offset: u64::MAX, length: 4096 });
+        let last = Finding { file, ..finding.clone() };
+        assert!(last.to_string().contains(&format!("bytes {0} to {0}: ", u64::MAX)), "{last}");
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let expected = "\"path\":\"/d/\u{fffd}\",\"path_hex\":\"2f642fff\",\"offset\":4096,\"length\":8192}";
         assert!(report.to_json().contains(expected), "{}", report.to_json());
