@@ -1,6 +1,6 @@
 //! What a check hands back.
 
-use crate::findings::{Kind, kind};
+use crate::findings::{Kind, kind, number};
 use myriad_format::leftovers::Leftovers;
 use myriad_format::{AgNo, FsBlock, Ino};
 use std::fmt::{self, Write as _};
@@ -61,6 +61,11 @@ pub struct Finding {
 impl Finding {
     pub fn kind(&self) -> &'static Kind {
         kind(self.number).expect("findings are raised with the table's constants")
+    }
+
+    /// Whether contents of files are damaged, and not what leads to them.
+    pub fn is_of_data(&self) -> bool {
+        matches!(self.number, number::DATA_CHECKSUM | number::DATA_UNREADABLE)
     }
 }
 
@@ -151,6 +156,8 @@ pub struct Report {
     pub finding_count: u64,
     /// Those of them that are no leftovers ([`Finding::is_leftover`]).
     pub damage_count: u64,
+    /// Those of them that are about contents of files, which no repair changes unasked ([`Finding::is_of_data`]).
+    pub data_count: u64,
     /// What power loss has left behind, if that was asked for.
     pub leftovers: Leftovers,
     /// Blocks of metadata that the device could not read.
@@ -162,6 +169,8 @@ pub struct Report {
     /// What a second look found after repair: empty unless something cannot be repaired.
     pub remaining: Vec<Finding>,
     pub remaining_count: u64,
+    /// Those of them that are about contents of files.
+    pub remaining_data_count: u64,
     pub totals: Totals,
     /// What was read of the files' contents, if that was asked for.
     pub scrub: Option<Scrub>,

@@ -107,6 +107,7 @@ pub(crate) fn repair(
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
         report.findings.extend(told);
         report.finding_count += after.wrong_data.len() as u64;
+        report.data_count += after.wrong_data.len() as u64;
         return in_part(options, end, 1.0, |options| accepted(device, log_device, options, report, &after.wrong_data));
     }
     Ok(repaired(report, after.report))
@@ -173,6 +174,7 @@ fn repaired(before: Report, after: Report) -> Report {
         repaired: true,
         remaining: after.findings,
         remaining_count: after.finding_count,
+        remaining_data_count: after.data_count,
         totals: after.totals,
         scrub: after.scrub,
         ..before
