@@ -22,24 +22,43 @@ pub(crate) struct Sink {
     count: AtomicU64,
     /// Of findings that are no leftovers.
     damage_count: AtomicU64,
+    /// Of findings about contents of files.
+    data_count: AtomicU64,
     max: usize,
 }
 
 impl Sink {
     pub fn new(max: usize) -> Self {
-        Self { findings: Mutex::new(Vec::new()), count: AtomicU64::new(0), damage_count: AtomicU64::new(0), max }
+        Self {
+            findings: Mutex::new(Vec::new()),
+            count: AtomicU64::new(0),
+            damage_count: AtomicU64::new(0),
+            data_count: AtomicU64::new(0),
+            max,
+        }
     }
 
     pub fn add(&self, finding: Finding) {
         self.damage_count.fetch_add(u64::from(!finding.is_leftover), Relaxed);
+        self.data_count.fetch_add(u64::from(finding.is_of_data()), Relaxed);
         if self.count.fetch_add(1, Relaxed) < self.max as u64 {
             self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
         }
     }
 
+    /// How many more findings are kept.
+    pub fn room(&self) -> usize {
+        self.max.saturating_sub(self.count.load(Relaxed) as usize)
+    }
+
     /// How many findings are no leftovers.
     pub fn damage_count(&self) -> u64 {
         self.damage_count.load(Relaxed)
+    }
+
+    /// How many findings are about contents of files.
+    pub fn data_count(&self) -> u64 {
+        self.data_count.load(Relaxed)
     }
 
     /// Findings sorted by place, so that a report does not depend on which thread was faster; and their full count.

@@ -52,6 +52,10 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
             return;
         }
     }
+    if is_named == Some(true) && state & slot_bit::NO_LINKS != 0 && left == 0 {
+        // On the list of orphans: the next opening would free what still has a name.
+        context.report(number::NLINK, place, "says 0 links, a name was found");
+    }
     if is_named == Some(false) && state & slot_bit::NO_LINKS == 0 {
         let message = "is a directory that nothing names";
         context.report_leftover(number::UNREFERENCED, place, message, |all| note_surplus(context, all, ino, 0, true));

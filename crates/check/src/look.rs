@@ -120,7 +120,7 @@ pub(crate) fn look(
     let superblock = context.superblock;
     let unreadable_blocks = context.unreadable.into_inner();
     let lsn_max = context.reader.lsn_max();
-    let damage_count = context.sink.damage_count();
+    let (damage_count, data_count) = (context.sink.damage_count(), context.sink.data_count());
     let (findings, finding_count) = context.sink.take();
     let leftovers = context.leftovers.map(|all| all.into_inner().unwrap_or_else(PoisonError::into_inner));
     let seconds = start.elapsed().as_secs_f64();
@@ -129,6 +129,7 @@ pub(crate) fn look(
             findings,
             finding_count,
             damage_count,
+            data_count,
             leftovers: leftovers.unwrap_or_default(),
             unreadable_blocks,
             totals,

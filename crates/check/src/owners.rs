@@ -1,10 +1,11 @@
 //! Finds the files to which the damaged blocks of a scrub belong: their paths, and the bytes that are damaged.
 //!
-//! An inode's identity says in which directory its name is. So the path is followed upwards from the inode, with a read or two for each
-//! component. A file that had several names may have kept the identity of one that is gone; for such files all directories are searched.
+//! An inode's identity says in which directory its name is. So the paths of all files are followed upwards together, a component at a time. A
+//! directory of a kind in which an identity does not say where the name lies is gone through once for all the names that are wanted of it. A file
+//! that had several names may have kept the identity of one that is gone; for such files all directories are searched.
 
 use crate::context::Context;
-use crate::directory::{Dir, Directories, for_each_entry, name_of};
+use crate::directory::{Dir, Directories, for_each_entry, names_of};
 use crate::fault::Fault;
 use crate::inodes::{Run, for_each_inode};
 use crate::map::for_each_extent;
@@ -28,7 +29,14 @@ pub(crate) fn report(
     faults: &BTreeMap<FsBlock, Fault>,
 ) {
     let damaged = damaged_files(context, runs, faults);
-    let paths = Paths::find(context, directories, damaged.keys().copied());
+    // Findings that are counted and not kept need no path.
+    let mut room = context.sink.room();
+    let kept = damaged.iter().take_while(|(_, ranges)| {
+        let is_kept = room > 0;
+        room = room.saturating_sub(ranges.len());
+        is_kept
+    });
+    let paths = Paths::find(context, directories, kept.map(|(&ino, _)| ino).collect());
     for (ino, ranges) in damaged {
         let path = paths.path(ino);
         for (offset, length, fault) in ranges {
@@ -61,7 +69,7 @@ fn damaged_files(context: &Context<'_>, runs: &[Run], faults: &BTreeMap<FsBlock,
                     let offset = (extent.file_block.0 + (block.0 - extent.start.0)).saturating_mul(block_size);
                     let ranges = damaged.entry(ino).or_default();
                     match ranges.last_mut() {
-                        Some((from, length, same)) if *from + *length == offset && same == fault => {
+                        Some((from, length, same)) if from.saturating_add(*length) == offset && same == fault => {
                             *length += block_size
                         }
                         _ => ranges.push((offset, block_size, fault.clone())),
@@ -81,22 +89,10 @@ struct Paths {
 }
 
 impl Paths {
-    fn find(context: &Context<'_>, directories: &Directories, files: impl Iterator<Item = Ino>) -> Self {
+    fn find(context: &Context<'_>, directories: &Directories, files: Vec<Ino>) -> Self {
         let mut paths = Self { root: Ino(context.superblock.root_ino.get()), names: HashMap::new() };
-        let mut wanted: Vec<Ino> = files.collect();
-        let mut nameless = HashSet::new();
-        while let Some(ino) = wanted.pop() {
-            if ino == paths.root || paths.names.contains_key(&ino) {
-                continue;
-            }
-            match name_by_identity(context, ino) {
-                Some((parent, name)) => {
-                    wanted.push(parent);
-                    paths.names.insert(ino, (parent, name));
-                }
-                None => _ = nameless.insert(ino),
-            }
-        }
+        let mut nameless = paths.follow(context, files);
+        let mut above = Vec::new();
         for &directory in &directories.inos {
             if nameless.is_empty() {
                 break;
@@ -105,21 +101,40 @@ impl Paths {
             for_each_entry(context, Dir { ino: directory, raw: &raw, body: &body }, &mut |entry| {
                 if nameless.remove(&entry.ino) {
                     paths.names.insert(entry.ino, (directory, entry.name.to_vec()));
-                    wanted.push(directory);
+                    above.push(directory);
                 }
             });
         }
-        // What names those: directories have one name and know it.
-        while let Some(ino) = wanted.pop() {
-            if ino != paths.root
-                && !paths.names.contains_key(&ino)
-                && let Some((parent, name)) = name_by_identity(context, ino)
-            {
-                wanted.push(parent);
-                paths.names.insert(ino, (parent, name));
+        // Directories have one name and know it.
+        paths.follow(context, above);
+        paths
+    }
+
+    /// Finds the names that inodes say are theirs, and those of the directories above them; what has none.
+    fn follow(&mut self, context: &Context<'_>, mut wanted: Vec<Ino>) -> HashSet<Ino> {
+        let mut nameless = HashSet::new();
+        while !wanted.is_empty() {
+            let mut by_parent: BTreeMap<Ino, BTreeMap<Ino, RawInode>> = BTreeMap::new();
+            for ino in std::mem::take(&mut wanted) {
+                if ino == self.root || self.names.contains_key(&ino) || !nameless.insert(ino) {
+                    continue;
+                }
+                if let Some((raw, _)) = inode(context, ino) {
+                    by_parent.entry(Ino(raw.parent.get())).or_default().insert(ino, raw);
+                }
+            }
+            for (parent, children) in by_parent {
+                let Some((raw, body)) = inode(context, parent).filter(|(raw, _)| raw.is_dir()) else { continue };
+                let mut is_any = false;
+                names_of(context, Dir { ino: parent, raw: &raw, body: &body }, &children, &mut |ino, name| {
+                    nameless.remove(&ino);
+                    self.names.insert(ino, (parent, name));
+                    is_any = true;
+                });
+                wanted.extend(is_any.then_some(parent));
             }
         }
-        paths
+        nameless
     }
 
     fn path(&self, ino: Ino) -> Option<Vec<u8>> {
@@ -152,13 +167,4 @@ fn inode(context: &Context<'_>, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
     let raw = *inode_at(&context.geometry, &buf, slot);
     raw.check(ino).ok()?;
     Some((raw, body_parts(&buf, body).0.to_vec()))
-}
-
-/// The entry that an inode's identity describes, if it is there: its directory and name.
-fn name_by_identity(context: &Context<'_>, ino: Ino) -> Option<(Ino, Vec<u8>)> {
-    let (raw, _) = inode(context, ino)?;
-    let parent = Ino(raw.parent.get());
-    let (directory, body) = inode(context, parent).filter(|(raw, _)| raw.is_dir())?;
-    let name = name_of(context, Dir { ino: parent, raw: &directory, body: &body }, ino, &raw)?;
-    Some((parent, name))
 }

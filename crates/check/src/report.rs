@@ -1,6 +1,6 @@
 //! What a check hands back.
 
-use crate::findings::{Kind, kind};
+use crate::findings::{Kind, kind, number};
 use myriad_format::leftovers::Leftovers;
 use myriad_format::{AgNo, FsBlock, Ino};
 use std::fmt::{self, Write as _};
@@ -62,6 +62,11 @@ impl Finding {
     pub fn kind(&self) -> &'static Kind {
         kind(self.number).expect("findings are raised with the table's constants")
     }
+
+    /// Whether contents of files are damaged, and not what leads to them.
+    pub fn is_of_data(&self) -> bool {
+        matches!(self.number, number::DATA_CHECKSUM | number::DATA_UNREADABLE)
+    }
 }
 
 impl fmt::Display for Finding {
@@ -73,7 +78,7 @@ impl fmt::Display for Finding {
                     Some(path) => f.write_str(&String::from_utf8_lossy(path))?,
                     None => write!(f, "{}, without a name", self.place)?,
                 }
-                write!(f, ": bytes {offset} to {}", offset + length - 1)?;
+                write!(f, ": bytes {offset} to {}", offset.saturating_add(length.saturating_sub(1)))?;
             }
         }
         write!(f, ": {} [{} {}]", self.message, self.kind().name, self.number)
@@ -151,6 +156,8 @@ pub struct Report {
     pub finding_count: u64,
     /// Those of them that are no leftovers ([`Finding::is_leftover`]).
     pub damage_count: u64,
+    /// Those of them that are about contents of files, which no repair changes unasked ([`Finding::is_of_data`]).
+    pub data_count: u64,
     /// What power loss has left behind, if that was asked for.
     pub leftovers: Leftovers,
     /// Blocks of metadata that the device could not read.
@@ -162,6 +169,8 @@ pub struct Report {
     /// What a second look found after repair: empty unless something cannot be repaired.
     pub remaining: Vec<Finding>,
     pub remaining_count: u64,
+    /// Those of them that are about contents of files.
+    pub remaining_data_count: u64,
     pub totals: Totals,
     /// What was read of the files' contents, if that was asked for.
     pub scrub: Option<Scrub>,
@@ -313,6 +322,10 @@ mod tests {
         let message = "unread".to_owned();
         let finding = Finding { number: 181, place: Place::Inode(Ino(7)), message, file, is_leftover: false };
         assert_eq!(finding.to_string(), "/d/\u{fffd}: bytes 4096 to 12287: unread [data-unreadable 181]");
+        // In a file whose map says that it has blocks past the largest offset.
+        let file = Some(FileRange { path: None, offset: u64::MAX, length: 4096 });
+        let last = Finding { file, ..finding.clone() };
+        assert!(last.to_string().contains(&format!("bytes {0} to {0}: ", u64::MAX)), "{last}");
         let report = Report { findings: vec![finding], finding_count: 1, ..Report::default() };
         let expected = "\"path\":\"/d/\u{fffd}\",\"path_hex\":\"2f642fff\",\"offset\":4096,\"length\":8192}";
         assert!(report.to_json().contains(expected), "{}", report.to_json());

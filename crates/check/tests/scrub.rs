@@ -6,6 +6,7 @@ use common::Worn;
 use myriad_check::{FileRange, Finding, Options, Report, check, number};
 use myriad_device::{BlockDevice, Event, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Session};
+use myriad_format::choices::{Choices, Directory, MYRIAD};
 use myriad_format::superblock::{Superblock, state};
 use std::sync::Arc;
 
@@ -125,6 +126,38 @@ fn what_cannot_be_read_is_named_by_path_and_bytes() {
         bytes
     };
     assert!(bytes(&device) == bytes(&before), "nothing is written for damaged contents");
+}
+
+/// A directory without an index was gone through once for each damaged file that it names, also for files whose findings were not kept.
+#[test]
+fn a_directory_is_gone_through_once_for_all_its_damaged_files() {
+    let extra = |files: usize, findings_max: usize| {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        let choices = Choices { directory: Directory::Linear, ..MYRIAD.choices };
+        Fs::format_device(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+        change(&device, |session| {
+            session.mkdir("/d", 0o755).unwrap();
+            for number in 0..files {
+                put(session, &format!("/d/{number:0230}"), b"to be lost");
+            }
+        });
+        let places: Vec<_> = find(&device, b"to be lost").into_iter().map(|at| at..at + BLOCK).collect();
+        assert_eq!(places.len(), files);
+        let [sound, damaged] = [Vec::new(), places].map(|bad| {
+            let worn = Worn::new(device.clone(), bad);
+            let options = Options { scrub: true, threads: 1, findings_max, ..Options::default() };
+            let report = check(worn.clone(), None, &options).unwrap();
+            for Finding { file, .. } in &report.findings {
+                let path = file.as_ref().unwrap().path.as_ref().unwrap();
+                assert!(path.starts_with(b"/d/0000") && path.len() == 233, "{}", path.escape_ascii());
+            }
+            worn.reads.lock().unwrap().len()
+        });
+        damaged - sound
+    };
+    let (some, more, few) = (extra(40, 1000), extra(320, 1000), extra(320, 2));
+    assert!(more < 12 * some, "{some} reads for 40 files, {more} for 320");
+    assert!(few < more / 2, "{few} reads for 2 paths, {more} for 320");
 }
 
 #[test]

@@ -520,6 +520,11 @@ fn damage(place: &Place, begins: &[u8]) {
     place.write("vol.img", &image);
 }
 
+/// The sentence that sums a check up.
+fn last_line(answer: &common::Answer) -> &str {
+    answer.err.lines().last().unwrap_or_default()
+}
+
 #[test]
 fn damaged_data() {
     let place = Place::new();
@@ -551,6 +556,24 @@ fn damaged_data() {
         (&"/post/letter".into(), &4096.into(), &4096.into())
     );
     assert_eq!(json["scrub"]["damaged_blocks"], 1);
+    // Findings that are not printed count as well.
+    let told = place.line("fsck -n --scrub --findings-max 0 vol.img");
+    told.expect(4, &["1 finding of damaged contents; restore those files"]);
+    let whole = bytes(&place.path("vol.img"));
+    // In the copy of the superblock that group 1 has.
+    let mut torn = whole.clone();
+    torn[(16 << 20) + 300] ^= 1;
+    place.write("vol.img", &torn);
+    for options in ["", " --findings-max 0"] {
+        let found = place.line(&format!("fsck -n{options} vol.img"));
+        assert!(last_line(&found).ends_with("run myriad fsck -y to repair"), "{found:?}");
+        let found = place.line(&format!("fsck -n --scrub{options} vol.img"));
+        assert!(last_line(&found).ends_with("copy what can be read, then run myriad fsck -y"), "{found:?}");
+    }
+    let mended = place.line("fsck -y --scrub --findings-max 0 vol.img").expect(5, &[]);
+    let expected = "all repaired but for 1 of damaged contents; restore those files from a copy, or remove them";
+    assert!(last_line(&mended).ends_with(expected), "{mended:?}");
+    place.write("vol.img", &whole);
     place.line("fsck -n --scrub --accept-contents vol.img").expect(16, &["--no"]);
     let taken = place.line("fsck -y --scrub --accept-contents vol.img").expect(1, &["all repaired"]);
     assert!(taken.text().contains("blocks of data taken as they are, as was asked for: 1"), "{taken:?}");

@@ -275,6 +275,11 @@ impl Superblock {
         if geometry.checksum_blocks(AgNo(0)) > checksum::TABLE_BLOCKS_MAX {
             return bad("ag_blocks", ag_blocks);
         }
+        // What follows multiplies them as 32 bits.
+        let inodes = u64::from(geometry.table_blocks(AgNo(0))) * u64::from(geometry.table_inodes_per_block());
+        if geometry.has_table() && inodes > u64::from(u32::MAX) {
+            return bad("table_every", u64::from(self.table_every.get()));
+        }
         for ag in [AgNo(0), AgNo(self.ag_count.get() - 1)] {
             if geometry.first_data_block(ag) + RESERVE_MAX as u32 > geometry.blocks_in(ag) {
                 return bad("block_count", self.block_count.get());
@@ -418,6 +423,37 @@ mod tests {
     fn copies_are_few() {
         let with: Vec<u32> = (0..30).filter(|&ag| has_copy(AgNo(ag))).collect();
         assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27]);
+    }
+
+    /// A table of 2^32 inodes was one of none, or a panic.
+    #[test]
+    fn a_group_has_no_more_inodes_than_32_bits_count() {
+        let check = |ag_blocks: u32, table_every: u32| {
+            let mut superblock = <Superblock as zerocopy::FromZeros>::new_zeroed();
+            superblock.block_bits = 16;
+            superblock.set_choices(&Choices { space: Space::Bitmap, inodes: Inodes::Static, ..Choices::default() });
+            superblock.ag_blocks.set(ag_blocks);
+            superblock.region_blocks.set(ag_blocks);
+            superblock.ag_count.set(1);
+            superblock.block_count.set(ag_blocks.into());
+            superblock.table_every.set(table_every);
+            superblock.check_fixed_places()
+        };
+        assert_eq!(check(1 << 25, 128), Ok(()));
+        // So many that their bitmap does not fit a transaction, then so many that they cannot be counted.
+        for (ag_blocks, table_every, field) in [
+            (1 << 25, 64, "ag_blocks"),
+            (1 << 26, 5, "ag_blocks"),
+            (1 << 26, 4, "table_every"),
+            (1 << 27, 4, "table_every"),
+            (1 << 31, 4, "table_every"),
+        ] {
+            let refused = check(ag_blocks, table_every);
+            let Err(SuperblockError::Corrupt(Corrupt::Superblock { field: found, .. })) = refused else {
+                panic!("{ag_blocks} {table_every}: {refused:?}");
+            };
+            assert_eq!(found, field, "{ag_blocks} {table_every}");
+        }
     }
 
     #[test]

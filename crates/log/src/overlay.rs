@@ -12,7 +12,8 @@
 //! Invariants
 //!   1. `changes` ascend by block; changes of one block are in the order of the log.
 //!   2. A block's records count from behind its last revoke on. A block is in the overlay if there are any: if its last
-//!      change is a record.
+//!      change is a record. Of a block with more than `GRANULES` changes, records are left out of which newer ones have every
+//!      granule, all but the first: so a read takes few steps, however often the log has the block.
 //!   3. `epochs[e].blocks` is the number of blocks whose first record that counts is of epoch `e`; it is 0 for all
 //!      `e < oldest`, and not 0 for `e == oldest` unless the overlay is empty.
 
@@ -210,6 +211,30 @@ fn counting(changes: &[Change]) -> &[Change] {
     &changes[revoke.map_or(0, |index| index + 1)..]
 }
 
+/// Leaves out records of blocks that the log has more often than they have granules: those of which newer records have every granule. The first
+/// one stays, which says as of when the block is. The changes are sorted.
+fn thin_out(changes: &mut Vec<Change>, log: &[u8]) {
+    /// In place of a checkpoint's number; there are not so many.
+    const LEFT_OUT: u32 = u32::MAX;
+    let mut is_any = false;
+    for block in changes.chunk_by_mut(|one, other| one.block == other.block).filter(|block| block.len() > GRANULES) {
+        let first = block.len() - counting(block).len();
+        let mut done = 0;
+        for change in block[first..].iter_mut().skip(1).rev() {
+            let record = change.record().expect("behind the last revoke");
+            let mask = RecordHeader::read(&log[record..]).mask.get();
+            if mask & !done == 0 {
+                change.epoch = LEFT_OUT;
+                is_any = true;
+            }
+            done |= mask;
+        }
+    }
+    if is_any {
+        changes.retain(|change| change.epoch != LEFT_OUT);
+    }
+}
+
 /// The changes a scan finds, in the order of the log.
 #[derive(Default)]
 pub(crate) struct Changes {
@@ -255,6 +280,7 @@ impl Changes {
         let (mut changes, mut epochs, mut len) = (self.list, self.epochs, 0);
         // Stable, for invariant 1; and it makes use of what the log has in order already.
         changes.sort_by_key(|change| change.block);
+        thin_out(&mut changes, &log);
         for block in changes.chunk_by(|one, other| one.block == other.block) {
             if let Some(first) = counting(block).first() {
                 epochs[first.epoch as usize].blocks += 1;
@@ -284,5 +310,30 @@ pub(crate) fn for_each_run(mask: u64, mut run: impl FnMut(usize, usize)) {
         run(at + skip as usize, ones as usize);
         at += (skip + ones) as usize;
         rest = (rest >> skip).checked_shr(ones).unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each read of a block took a step for every record that the log has of it.
+    #[test]
+    fn a_block_is_read_in_few_steps_however_often_the_log_has_it() {
+        let (mut changes, mut log) = (Changes::default(), Vec::new());
+        for lsn in 1..5000 {
+            changes.begin(Lsn(lsn));
+            changes.record(7, log.len());
+            let mask: u64 = 1 << (lsn % 50);
+            log.extend_from_slice(&7_u64.to_le_bytes());
+            log.extend_from_slice(&mask.to_le_bytes());
+            log.extend_from_slice(&lsn.to_le_bytes());
+        }
+        let overlay = changes.into_overlay(512, log);
+        assert_eq!(overlay.changes.len(), 51);
+        let mut bytes = [0; 512];
+        let applied = overlay.apply(FsBlock(7), &mut bytes).unwrap();
+        assert_eq!(applied, Applied { mask: (1 << 50) - 1, lsn: Lsn(1) });
+        assert_eq!(u64::from_le_bytes(bytes[49 * 8..][..8].try_into().unwrap()), 4999);
     }
 }

@@ -53,11 +53,26 @@ pub struct Found {
 
 /// Headers that were found, and places where one may have been.
 struct Units {
+    /// By ascending place in the ring.
     headers: Vec<CheckpointHeader>,
     /// Places in the ring of what cannot be read, is all zeros, or is a header with a wrong checksum; ascending.
     suspects: Vec<u64>,
     /// Those of them that cannot be read, ascending.
     unreadable: Vec<u64>,
+}
+
+impl Units {
+    /// Whether a header was found among the units that the body behind this one takes. Then the body is not whole, for none of its units
+    /// begins as a header does. The bodies of all others lie apart from each other, so to read them takes one lap, whatever the headers say.
+    fn has_header_inside(&self, header: &CheckpointHeader, ring: &Ring) -> bool {
+        let place = |header: &CheckpointHeader| header.lsn.get() % ring.capacity;
+        let at = place(header);
+        let next = match self.headers.get(self.headers.partition_point(|other| place(other) <= at)) {
+            Some(next) => place(next),
+            None => place(&self.headers[0]) + ring.capacity,
+        };
+        next < at + padded(header.body_len.get(), ring.unit)
+    }
 }
 
 /// Searches the ring and changes nothing. `home_of` says what a block holds at home. `None`: no checkpoint is whole.
@@ -162,6 +177,9 @@ fn whole_checkpoints(place: &LogPlace, ring: &Ring, units: &Units) -> Vec<(Check
     let mut head = None;
     for header in headers {
         let end = end_of(&header, ring);
+        if units.has_header_inside(&header, ring) {
+            continue;
+        }
         if let Some((later, _)) = whole.last() {
             let links = later.previous_crc.get() == header.crc.get();
             let is_next = end.0 == later.lsn.get();

@@ -45,6 +45,7 @@ use myriad_format::choices::Directory;
 use myriad_format::extent::Extent;
 use myriad_format::inode::RawInode;
 use names::{At, Sums};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -78,19 +79,27 @@ pub(crate) fn for_each_entry(context: &Context<'_>, dir: Dir<'_>, f: &mut dyn Fn
     of_kind!(context.directory_kind(), for_each_entry(context, dir, f));
 }
 
-/// The name that a directory has for an inode, if it is the one that the inode's identity describes.
-pub(crate) fn name_of(context: &Context<'_>, dir: Dir<'_>, ino: Ino, raw: &RawInode) -> Option<Vec<u8>> {
+/// Hands `f` the names that a directory has for inodes, of those that the identities of these describe. It is gone through once, however many they are.
+pub(crate) fn names_of(
+    context: &Context<'_>,
+    dir: Dir<'_>,
+    wanted: &BTreeMap<Ino, RawInode>,
+    f: &mut dyn FnMut(Ino, Vec<u8>),
+) {
     if context.directory_kind() == Directory::Indexed {
         // Its entries stay where the identity says that they are.
-        return indexed::name_at(context, dir, ino, raw.entry_position.get());
+        for (&ino, raw) in wanted {
+            if let Some(name) = indexed::name_at(context, dir, ino, raw.entry_position.get()) {
+                f(ino, name);
+            }
+        }
+        return;
     }
-    let mut name = None;
     for_each_entry(context, dir, &mut |entry| {
-        if entry.ino == ino && context.hasher.hash(entry.name) == raw.name_hash.get() {
-            name = Some(entry.name.to_vec());
+        if wanted.get(&entry.ino).is_some_and(|raw| context.hasher.hash(entry.name) == raw.name_hash.get()) {
+            f(entry.ino, entry.name.to_vec());
         }
     });
-    name
 }
 
 impl Names<'_> {

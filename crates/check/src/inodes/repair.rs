@@ -154,7 +154,8 @@ impl Repair<'_> {
             return None;
         }
         raw.flags.set(raw.flags.get() & flag::KNOWN);
-        if raw.size.get() > i64::MAX as u64 {
+        let is_sized = raw.size.get() <= i64::MAX as u64;
+        if !is_sized {
             raw.size.set(0);
         }
         raw.check(ino).ok()?;
@@ -177,9 +178,19 @@ impl Repair<'_> {
                 return None;
             }
         }
-        let needed = raw.size.get().div_ceil(self.reader.block_size() as u64);
+        let block_size = self.reader.block_size() as u64;
         let (mut extents, nodes, is_damaged) = self.take_map(ino, raw);
-        let is_shrinking = raw.file_type() == S_IFREG && self.orphans.contains(&ino);
+        let is_listed = self.orphans.contains(&ino);
+        let written_end = extents.iter().rfind(|extent| !extent.unwritten).map_or(0, |extent| extent.end().0);
+        if raw.file_type() == S_IFREG && raw.has_map() && !is_sized && !is_listed {
+            // It ends where its contents do.
+            raw.size.set(written_end.saturating_mul(block_size).min(i64::MAX as u64));
+        }
+        let needed = raw.size.get().div_ceil(block_size);
+        // What is written past the end is left of a change that was not finished; what was only allocated there stays as it is. Without
+        // the list that names such files, the blocks themselves say so: they would show what they hold when the file grows.
+        let is_unfinished = is_listed || !self.are_orphans_known && written_end > needed;
+        let is_shrinking = raw.file_type() == S_IFREG && is_unfinished;
         let bits = pointers::bits_of(&self.geometry, raw);
         let before = if is_shrinking { extents.clone() } else { Vec::new() };
         let past = match is_shrinking {
@@ -463,7 +474,9 @@ impl Repair<'_> {
         let mut next = root.block;
         while next != FsBlock::NONE {
             let fits = self.geometry.is_data_range(next, 1) && self.geometry.ag_of(next).0 < self.ag_used;
-            if !fits || list.len() > LIST_MAX || self.blocks.first_in(next, 1).is_some() {
+            // An inode counts no more of them: of empty ones there may be any number.
+            let is_long = chain.blocks.len() == usize::from(u16::MAX) || list.len() > LIST_MAX;
+            if !fits || is_long || self.blocks.first_in(next, 1).is_some() {
                 break;
             }
             let is_read = self.reader.read(next, BlockKind::Attributes, ino.0, &mut buf).is_ok();

@@ -46,7 +46,7 @@ use crate::report::Report;
 use crate::superblock;
 use build::flush;
 use myriad_device::BlockDevice;
-use myriad_format::superblock::{OrphanHeader, Superblock, feature, state as volume_state};
+use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
 use myriad_log::Applied;
 use room::Room;
@@ -107,6 +107,7 @@ pub(crate) fn repair(
         let told = after.report.findings.into_iter().filter(|finding| finding.number == number::DATA_CHECKSUM);
         report.findings.extend(told);
         report.finding_count += after.wrong_data.len() as u64;
+        report.data_count += after.wrong_data.len() as u64;
         return in_part(options, end, 1.0, |options| accepted(device, log_device, options, report, &after.wrong_data));
     }
     Ok(repaired(report, after.report))
@@ -175,6 +176,7 @@ fn repaired(before: Report, after: Report) -> Report {
         repaired: true,
         remaining: after.findings,
         remaining_count: after.finding_count,
+        remaining_data_count: after.data_count,
         totals: after.totals,
         scrub: after.scrub,
         ..before
@@ -245,6 +247,11 @@ impl<'a> Repair<'a> {
             ag_used = probe_groups(&reader, ag_used);
         }
         let was_clean = !is_copy && !is_old && superblock.state.get() == volume_state::CLEAN;
+        let is_loss = replayed.loss.is_some_and(|loss| loss.is_loss());
+        // Only the log keeps the list of orphans as new as the inodes when power is lost. A repair that was cut short may have known better.
+        let is_of_repair = superblock.mount_nonce.get() == NO_MOUNT;
+        let is_as_logged = superblock.is_logged() && !is_copy && !is_old && !is_loss && !is_of_repair;
+        let are_orphans_known = was_clean || is_as_logged;
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
@@ -266,6 +273,7 @@ impl<'a> Repair<'a> {
             beyond: BTreeMap::new(),
             suspects: Vec::new(),
             orphans: BTreeSet::new(),
+            are_orphans_known,
             changed: Vec::new(),
             left: Vec::new(),
             at_hand: None,
@@ -296,7 +304,7 @@ impl<'a> Repair<'a> {
         } else {
             repair.mark_in_use()?;
             bring_partial_home(&repair.reader, partial)?;
-            if replayed.loss.is_some_and(|loss| loss.is_loss()) {
+            if is_loss {
                 // While the log still tells that it lacks something.
                 repair.distrust()?;
             }
@@ -340,13 +348,21 @@ impl<'a> Repair<'a> {
     fn read_orphans(&mut self) -> BTreeSet<FsBlock> {
         let mut next = FsBlock(self.superblock.orphan_root.get());
         let mut buf = self.reader.new_buffer();
+        let room = (buf.len() - OrphanHeader::SIZE) / 8;
         let mut met = BTreeSet::new();
-        while next != FsBlock::NONE && met.insert(next) {
+        while next != FsBlock::NONE {
+            if !met.insert(next) {
+                // It runs in a circle.
+                self.are_orphans_known = false;
+                break;
+            }
             if self.reader.read(next, BlockKind::Orphans, 0, &mut buf).is_err() {
+                self.are_orphans_known = false;
                 met.remove(&next);
                 break;
             }
             let header = *OrphanHeader::read(&buf);
+            self.are_orphans_known &= header.count.get() as usize <= room;
             let list = buf[OrphanHeader::SIZE..].chunks_exact(8).take(header.count.get() as usize);
             self.orphans.extend(list.map(|ino| Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes")))));
             next = FsBlock(header.next.get());

@@ -79,6 +79,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) suspects: Vec<(Ino, FsBlock)>,
     /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
     pub(crate) orphans: BTreeSet<Ino>,
+    /// The list could be read as a whole, and is as new as the inodes. If not, any file may have been on it.
+    pub(crate) are_orphans_known: bool,
     /// Directories whose new maps and indexes are not named yet.
     pub(crate) changed: Vec<Changed>,
     /// Start and length of what no inode names any more, once the directories are changed and the block at hand is durable.

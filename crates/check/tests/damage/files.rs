@@ -114,6 +114,17 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "named directory without links in the orphan list",
+        expected: n::NLINK,
+        damage: |s| {
+            s.image.change_inode(s.deep, |raw| raw.nlink.set(0));
+            s.image.change(s.image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| {
+                OrphanHeader::read_mut(bytes).count.set(2);
+                bytes[OrphanHeader::SIZE + 8..][..8].copy_from_slice(&s.deep.0.to_le_bytes());
+            });
+        },
+    },
+    Case {
         name: "orphan list in a circle",
         expected: n::BLOCK_TWICE,
         damage: |s| {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Entries, directories, inodes and blocks of contents after a repair.
-fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
+pub fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
     let options = Options { repair: true, scrub: true, now: 5, ..Options::default() };
     let report = check(device, None, &options).expect("the volume can be repaired");
     assert!(report.is_sound(), "{}", remaining(&report));
@@ -30,7 +30,7 @@ fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
 }
 
 /// Called with what a power cut leaves, and where it was.
-type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
+pub type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
 
 /// Damages volumes in every way there is. `cut` repairs each and loses power, over and over, and that costs nothing that a
 /// whole repair would have kept.
@@ -92,7 +92,7 @@ fn kind(event: &Event) -> u32 {
 
 /// Repairs, with a power cut before each flush and at the end: of what was written since the flush before, all blocks of one
 /// kind are lost, or all of the others; or every other sector is.
-fn cut_each_flush(device: &MemoryDevice, judge: &mut Judge<'_>) {
+pub fn cut_each_flush(device: &MemoryDevice, judge: &mut Judge<'_>) {
     let base = device.clone_image();
     let recorder = Arc::new(RecordingDevice::new(device.clone_image()));
     let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
@@ -445,7 +445,7 @@ fn a_new_lost_and_found_is_durable_before_its_name() {
 }
 
 /// An inode of an image as a device has it.
-fn inode_on(image: &Image, device: &dyn BlockDevice, ino: Ino) -> RawInode {
+pub fn inode_on(image: &Image, device: &dyn BlockDevice, ino: Ino) -> RawInode {
     let (block, slot) = image.geometry.locate(ino).unwrap();
     let mut bytes = vec![0; image.geometry.block_size()];
     device.read(block.0 << image.geometry.block_bits, &mut bytes).unwrap();

@@ -9,15 +9,18 @@ mod every_kind;
 mod files;
 mod interrupted;
 mod linear;
+mod orphans;
 mod places;
 mod slots;
 mod space;
 mod strays;
 mod units;
 
-use common::{Image, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample};
+use common::{Builder, Image, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample};
 use myriad_check::{KINDS, Options, Report, check, number};
 use myriad_format::choices::{Choices, Directory, Inodes, MYRIAD, Space};
+use myriad_format::fork::AttributeRoot;
+use myriad_format::xattr::AttrBlockHeader;
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, header};
 use myriad_sim::rng;
 use std::collections::BTreeSet;
@@ -340,6 +343,41 @@ fn an_lsn_that_no_log_reaches_does_not_count() {
         let report = mend(image);
         assert!(report.is_sound(), "{lsn}: {}", remaining(&report));
     }
+}
+
+/// An inode counts at most 65,535 blocks of attributes. Of more, all but the last of them empty, a repair kept each and counted what 16 bits
+/// have of that: the next one began with the same.
+#[test]
+fn more_blocks_of_attributes_than_an_inode_counts_are_cut() {
+    const COUNT: u64 = 70_000;
+    let shape = Shape { ag_blocks: 1 << 17, region_blocks: 1 << 12, block_count: 1 << 17, ag_used: 1, ..SMALL };
+    let mut builder = Builder::new(shape);
+    let root = builder.root;
+    let file = builder.file(root, b"file", 0, &[]);
+    builder.chain_attributes(file, &[(b"user.a", b"value")]);
+    let image = builder.finish();
+    let own = image.blocks_of(BlockKind::Attributes, file.0)[0];
+    let list = image.read(own);
+    // Nobody's.
+    let first = image.geometry.block_count - COUNT;
+    for number in 0..COUNT {
+        let block = FsBlock(first + number);
+        let mut bytes = vec![0; shape.block_size];
+        header::init(&mut bytes, BlockKind::Attributes, VOLUME, file.0, block);
+        if number == COUNT - 1 {
+            bytes[BlockHeader::SIZE..].copy_from_slice(&list[BlockHeader::SIZE..]);
+        }
+        let head = AttrBlockHeader::read_mut(&mut bytes);
+        head.index.set(number as u32);
+        head.next.set(if number == COUNT - 1 { 0 } else { block.0 + 1 });
+        header::seal(&mut bytes, 0);
+        image.write(block, &bytes);
+    }
+    image.change_inode(file, |raw| {
+        raw.set_attribute_root(Some(AttributeRoot { block: FsBlock(first), count: COUNT as u16 }));
+    });
+    let report = mend(&image);
+    assert!(report.is_sound(), "{}", remaining(&report));
 }
 
 /// A hostile or broken image gives findings or an error: never a panic, never a hang. Repaired, it is sound.

@@ -15,7 +15,7 @@ use crate::status::Status;
 use crate::verb::{Command, Example};
 use crate::volume::{device, recognise, signatures};
 use anyhow::Result;
-use myriad_check::{CheckError, Finding, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
+use myriad_check::{CheckError, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
 use myriad_device::{Access, BlockDevice, FileDevice, InUse};
 use myriad_format::choices;
 use myriad_format::superblock::Superblock;
@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub const NAME: &str = "fsck";
+
+/// What to do about contents that are damaged.
+const RESTORE: &str = "restore those files from a copy, or remove them";
 
 /// Steps that progress is told in.
 const STEPS: f64 = 1000.0;
@@ -477,10 +480,11 @@ fn summary(report: &Report) -> String {
     match (report.finding_count, report.repaired) {
         (0, _) => format!("sound: {files}"),
         (found, false) if has_only_damaged_data(report) => {
-            format!("{} of damaged contents; restore those files from a copy, or remove them", count(found, "finding"))
+            format!("{} of damaged contents; {RESTORE}", count(found, "finding"))
         }
         (found, false) => {
-            let can_repair = report.findings.iter().all(|finding: &Finding| finding.kind().can_repair);
+            // Not all findings may be at hand.
+            let can_repair = report.data_count == 0 && report.unreadable_blocks == 0;
             let next = if can_repair {
                 "run myriad fsck -y to repair"
             } else {
@@ -492,6 +496,10 @@ fn summary(report: &Report) -> String {
             format!("{}, the volume is sound again, but changes are lost: {files} are left", count(found, "finding"))
         }
         (found, true) if report.remaining_count == 0 => format!("{}, all repaired: {files}", count(found, "finding")),
+        (found, true) if report.remaining_data_count == report.remaining_count => {
+            let (found, left) = (count(found, "finding"), report.remaining_count);
+            format!("{found}, all repaired but for {left} of damaged contents; {RESTORE}")
+        }
         (found, true) => {
             let found = count(found, "finding");
             format!("{found}, {} left; copy what can be read to a new volume", report.remaining_count)
@@ -539,7 +547,7 @@ fn lost_changes(loss: &LogLoss, report: &Report) -> String {
 
 /// Whether nothing was found, or damaged contents and nothing else.
 fn has_only_damaged_data(report: &Report) -> bool {
-    report.findings.iter().all(|finding: &Finding| finding.file.is_some())
+    report.data_count == report.finding_count
 }
 
 fn explain(error: CheckError, name: &str) -> anyhow::Error {

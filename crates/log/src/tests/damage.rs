@@ -119,6 +119,37 @@ fn one_lost_unit_costs_what_it_held() {
     }
 }
 
+/// Every unit held a header that claimed nearly all of the ring for its body: a search read the ring as often as it has units.
+#[test]
+fn headers_that_lie_in_each_others_bodies_cost_one_lap() {
+    let (disk, place) = new_log(64);
+    append(&mut open(&place).0, filler(1, 1, 1));
+    let template = disk.peek(ring_offset(&place, Lsn(0)), CheckpointHeader::SIZE);
+    let capacity = place.ring().unwrap().capacity;
+    // Each in its place, of one lap or of two, with the longest body or with one that ends before the last unit.
+    for (laps, units) in [(1, 64), (2, 64), (2, 63)] {
+        for number in 0..64 {
+            let lsn = Lsn(number * UNIT + number % laps * capacity);
+            let offset = ring_offset(&place, lsn);
+            disk.poke(offset, &template);
+            reseal(&disk, offset, CheckpointHeader::SIZE, |bytes| {
+                let header = CheckpointHeader::read_mut(bytes);
+                header.lsn = lsn.0.into();
+                header.sequence = (lsn.0 / UNIT).into();
+                header.body_len = (units * UNIT - CheckpointHeader::SIZE as u64).into();
+                header.body_crc = (header.body_crc.get() ^ 1).into();
+            });
+        }
+        for slot in [0, UNIT] {
+            disk.poke(place.start + slot, &[0; UNIT as usize]);
+        }
+        let before = disk.counters().read_bytes;
+        assert!(search(&place, |_| Home::Torn).unwrap().is_none());
+        let read = disk.counters().read_bytes - before;
+        assert!(read <= 4 * capacity, "{laps} laps, {units} units: read {read} bytes of {capacity}");
+    }
+}
+
 /// What a gap hides may have freed the block of an older record.
 #[test]
 fn before_a_gap_only_blocks_that_say_who_they_are() {

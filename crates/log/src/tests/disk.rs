@@ -95,6 +95,7 @@ impl BlockDevice for Disk {
         let mut state = self.0.lock().unwrap();
         assert!(offset % 512 == 0 && buf.len() % 512 == 0);
         state.counters.reads += 1;
+        state.counters.read_bytes += buf.len() as u64;
         buf.copy_from_slice(&state.bytes[offset as usize..][..buf.len()]);
         Ok(())
     }
