@@ -168,12 +168,3 @@ pub fn is_kept(name: &[u8]) -> bool {
         || name == b"system.posix_acl_access"
         || name == b"system.posix_acl_default"
 }
-
-/// Many directories are open at a time where trees are deep.
-pub fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it only very deep trees are refused, by name.
-    let _ = setrlimit(Resource::Nofile, limit);
-}
