@@ -149,6 +149,11 @@ impl Context {
 
     /// Goes on with the next operand after an error, except one that ends the run.
     pub fn tolerate(&self, result: anyhow::Result<()>) -> anyhow::Result<()> {
+        self.tolerated(result).map(|_| ())
+    }
+
+    /// As `tolerate`, of an operand that there is more to do with; `None` if it is the next one's turn.
+    pub fn tolerated<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Err(error) if failure::kind(&error) == Kind::Error => {
                 if self.passes_over_errors.get() {
@@ -156,9 +161,9 @@ impl Context {
                 } else {
                     self.report(&error);
                 }
-                Ok(())
+                Ok(None)
             }
-            other => other,
+            other => other.map(Some),
         }
     }
 

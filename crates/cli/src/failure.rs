@@ -83,7 +83,7 @@ pub struct ToldBefore(pub String);
 /// An error as programs read it: `{"error": {"place", "what", "next", "kind"}}`, each a string and there even if empty.
 pub fn json(error: &anyhow::Error) -> Value {
     let said: Vec<String> = error.chain().map(ToString::to_string).collect();
-    let failure = error.chain().enumerate().find_map(|(at, cause)| Some((at, cause.downcast_ref::<Failure>()?)));
+    let failure = error.chain().enumerate().find_map(|(at, cause)| Some((at, failure_of(cause)?)));
     let (place, what, next) = match failure {
         // What stands before it says where, as its own place does.
         Some((at, failure)) => {
@@ -94,6 +94,12 @@ pub fn json(error: &anyhow::Error) -> Value {
         None => (String::new(), said.join(": "), String::new()),
     };
     json!({ "error": { "place": place, "what": what, "next": next, "kind": kind(error).name() } })
+}
+
+/// The parts of a message; an error of the host may carry them.
+fn failure_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Failure> {
+    let carried = || cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref();
+    cause.downcast_ref().or_else(carried)
 }
 
 /// The exit kind of any error on its way out of `main`.
@@ -157,6 +163,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         Error::Open(open) => return of_open(*open),
         Error::Cancelled => return Interrupted::latest().into(),
         Error::Refused(Errno::NOENT) if has_wildcards(place.as_bytes()) => (errno_text(Errno::NOENT), PATTERN_NEXT),
+        Error::Refused(Errno::NOTDIR) if place.ends_with('/') => (errno_text(Errno::NOTDIR), SLASH_NEXT),
         Error::Refused(errno) => (errno_text(errno), errno_next(errno)),
         Error::Io(failed) if is_refusal(&failed.source) => (host_error(&failed.source), host_next(&failed.source)),
         Error::Io(failed) => {
@@ -169,7 +176,10 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         }
         Error::HostFull(source) => (
             format!("{HOST_FULL}: {}", host_error(&source)),
-            "make room there and try again; what was synced is safe",
+            match source.kind() {
+                io::ErrorKind::FileTooLarge => "raise the limit of file sizes (ulimit -f) and try again; what was synced is safe",
+                _ => "make room there and try again; what was synced is safe",
+            },
         ),
         Error::Corrupt(corrupt) => (corrupt.to_string(), "run myriad fsck"),
         Error::Unchecked => (
@@ -232,6 +242,9 @@ pub fn has_wildcards(name: &[u8]) -> bool {
 /// What to do about a name with wildcards, which the shell has not replaced by names.
 const PATTERN_NEXT: &str = "the shell sees no names in a volume: myriad find -name lists those that match";
 
+/// What to do about a name with a slash at its end that is none of a directory.
+const SLASH_NEXT: &str = "a slash at the end asks for a directory: make it first, or leave the slash out";
+
 /// What to do about an image that holds no volume, or no longer says that it does.
 pub const FOREIGN_NEXT: &str =
     "check the name; if it was one, myriad fsck looks for a copy of its superblock; myriad mkfs makes a new one";
@@ -274,12 +287,14 @@ pub fn host_error(error: &io::Error) -> String {
     }
 }
 
-fn host_next(error: &io::Error) -> &'static str {
+pub fn host_next(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "check the name",
         io::ErrorKind::PermissionDenied => "this needs permission to read the image, and to write it for changes",
         io::ErrorKind::ReadOnlyFilesystem => "the image lies on a read-only file system: copy it to change it",
         io::ErrorKind::StorageFull => "the host's file system is full: make room there",
+        io::ErrorKind::FileTooLarge => "the limit of file sizes (ulimit -f), or of the file system, is reached",
+        io::ErrorKind::OutOfMemory => "give less memory to cached blocks with --cachesize",
         _ => "",
     }
 }
@@ -292,12 +307,12 @@ fn errno_next(errno: Errno) -> &'static str {
     match errno {
         Errno::NOENT => "myriad ls shows what is there",
         Errno::EXIST => "choose another name, or remove what is there",
-        Errno::NOTDIR => "a name before the last is not a directory",
+        Errno::NOTDIR => "where a directory is needed, there is something else",
         Errno::ISDIR => "name a file",
         Errno::NOTEMPTY => "myriad rm -r removes a directory and all below it",
         Errno::NOSPC => "the volume is full: remove files, or copy it to a larger one",
         Errno::ROFS => "the volume is sealed or was opened read-only",
-        Errno::NAMETOOLONG => "a name has at most 255 bytes",
+        Errno::NAMETOOLONG => "a name has at most 255 bytes, and a path 4095",
         Errno::LOOP => "more than 40 symbolic links, or links that lead in a circle",
         Errno::PERM => {
             "the file is another user's, immutable or append-only, or of a kind for which this is not allowed"

@@ -1,7 +1,9 @@
 //! SIGINT, SIGTERM, and SIGHUP, which a terminal sends as it closes: the first one asks long work to stop at its next step, so
 //! that the volume is closed; a second one ends the process at once, which for the volume is no worse than a power cut.
+//!
+//! SIGXFSZ, of a write past the limit of file sizes, is passed over: the write fails with EFBIG, which is told of like any other error.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{SigId, flag};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,6 +41,8 @@ fn ignores(status: &str, signal: i32) -> bool {
 pub fn watch() {
     let signal = SIGNAL.get_or_init(Arc::default);
     let seen = Arc::new(AtomicBool::new(false));
+    // A handler that does nothing, and not SIG_IGN, which programs that are started from here would inherit.
+    flag::register(SIGXFSZ, Arc::default()).expect("this signal may be handled by any process");
     for number in signals() {
         // In this order: the first signal finds `seen` false and passes, the second one finds it true.
         let registered = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&seen)).and_then(|id| {

@@ -14,6 +14,7 @@
 //! output.rs    standard output: bytes for a pipe, nothing that could steer a terminal for a terminal
 //! progress.rs  progress of long work, on a terminal
 //! interrupt.rs signals that ask long work to stop
+//! limits.rs    limits that the host sets
 //! failure.rs   `myriad: PLACE: what; next step`, and which exit code it means
 //! hints.rs     what was meant by a verb that there is not
 //! change.rs    what verbs that change files say of each, in words or as JSON
@@ -45,7 +46,9 @@ mod volume;
 use clap::ArgMatches;
 use context::Context;
 use failure::Kind;
+use status::Status;
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// The command as a whole: reads the process's arguments, runs the verb, says how it went.
@@ -56,7 +59,10 @@ pub fn run() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => {
             // Help and version are answers, not errors.
-            let is_answer = !error.use_stderr();
+            if !error.use_stderr() {
+                let printed = error.print().and_then(|()| io::stdout().flush()).map_err(output::named);
+                return ended(&Context::new(false), printed.map(|()| Status::OK).map_err(Into::into), verb::exit_code);
+            }
             let is_json =
                 arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
             match hints::failure(&error, is_json) {
@@ -64,8 +70,7 @@ pub fn run() -> ExitCode {
                 // Nobody is left to tell if this fails.
                 None => drop(error.print()),
             }
-            let exit = fallback.map_or(verb::exit_code as fn(Kind) -> u8, |verb| verb.exit_code);
-            return if is_answer { ExitCode::SUCCESS } else { exit(Kind::Usage).into() };
+            return fallback.map_or(verb::exit_code as fn(Kind) -> u8, |verb| verb.exit_code)(Kind::Usage).into();
         }
     };
     let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
@@ -79,6 +84,11 @@ pub fn run() -> ExitCode {
         context.out().finish()?;
         Ok(status)
     });
+    ended(&context, result, verb.exit_code)
+}
+
+/// Tells of what ended a run; its exit code.
+fn ended(context: &Context, result: anyhow::Result<Status>, exit_code: fn(Kind) -> u8) -> ExitCode {
     match result {
         Ok(status) => status.into(),
         Err(error) => {
@@ -88,7 +98,7 @@ pub fn run() -> ExitCode {
                 let _ = context.out().finish();
                 context.report(&error);
             }
-            (verb.exit_code)(kind).into()
+            exit_code(kind).into()
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Standard output: raw bytes for a pipe, nothing that could steer a terminal for a terminal.
 
+use crate::failure::{Failure, host_error, host_next};
 use crate::show::name::{Shown, needs_quotes};
 use serde_json::Value;
 use std::io::{self, BufWriter, IsTerminal, LineWriter, Seek, Write};
 use tempfile::SpooledTempFile;
+
+/// What errors are said to be of.
+const PLACE: &str = "standard output";
 
 /// What is kept back stays in memory up to here, and goes to a temporary file beyond.
 const HELD_MAX: usize = 16 << 20;
@@ -77,25 +81,35 @@ impl Output {
         }
         let Some(mut held) = self.held.take() else { return Ok(()) };
         held.rewind()?;
-        io::copy(&mut held, &mut self.writer)?;
+        io::copy(&mut held, &mut self.writer).map_err(named)?;
         Ok(())
     }
 
     /// Writes what is left. An error here is the last chance to hear of a full disk behind the redirection.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(named)
     }
+
+    /// It takes no more: what it holds and what comes is dropped, for whoever has told of the error and has more to do than to write here.
+    pub fn give_up(&mut self) {
+        self.writer = Box::new(io::sink());
+    }
+}
+
+/// An error of writing there, with the name of what it is about. It stays of its kind, for a reader that went away is no error to tell of.
+pub fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), Failure::new(PLACE, host_error(&error), host_next(&error)))
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.held {
             Some(held) => held.write(bytes),
-            None => self.writer.write(bytes),
+            None => self.writer.write(bytes).map_err(named),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(named)
     }
 }

@@ -662,9 +662,9 @@ fn a_remount_changes_the_kernel_s_part() {
     remount("remount,ro").expect(1, &["mnt: changing the mount on", "close the files that are open for writing"]);
     drop(open);
     for (options, code, said) in [
-        ("remount,relatime", 0, "option `relatime` stays as it is; myriad tune changes it"),
+        ("remount,relatime", 1, "option `relatime` stays as it is; myriad tune changes it"),
         ("remount,noatime", 0, ""),
-        ("remount,cachesize=1G", 0, "option `cachesize=1G` stays as it is until the volume is mounted anew"),
+        ("remount,cachesize=1G", 1, "option `cachesize=1G` stays as it is; mount the volume anew"),
         ("remount,rdonly", 2, "unknown option `rdonly`"),
         ("remount,commit=x", 2, "option `commit`"),
         ("remount,_netdev,x-systemd.automount", 0, ""),
@@ -903,4 +903,80 @@ fn a_mounted_tree_is_deeper_than_files_may_be_open() {
     limited("rm -r vol.img:/d");
     place.umount();
     place.assert_sound();
+}
+
+/// Verbs that ask all daemons passed over one that did not answer, as long as another one did: `sync` was a success that lost data.
+#[test]
+fn a_daemon_that_does_not_answer_is_told_of_beside_others() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let odd = UnixListener::bind(place.path("run/1-2-at0-77.sock")).unwrap();
+    thread::spawn(move || {
+        for stream in odd.incoming() {
+            // Whoever has asked may be gone.
+            let _ = stream.unwrap().write_all(b"no answer\n");
+        }
+    });
+    let said = ["/run/1-2-at0-77.sock", "an answer that is none"];
+    for line in ["sync --json", "df", "mount"] {
+        let answer = place.line(line).expect(1, &said);
+        assert!(answer.text().contains("vol.img"), "the other one is asked: {answer:?}");
+    }
+    fs::remove_file(place.path("run/1-2-at0-77.sock")).unwrap();
+    place.umount();
+}
+
+/// The kernel has whoever unmounts last wait for the daemon, and no signal ends that.
+#[test]
+fn a_lazy_unmount_does_not_wait_for_a_daemon_that_is_stopped() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let daemon = place.daemon();
+    kill(daemon, Signal::STOP);
+    let mut umount = place.command(PROGRAM, &["umount", "--lazy", "mnt"]).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    let has_returned = loop {
+        match umount.try_wait().unwrap() {
+            None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
+            ended => break ended.is_some(),
+        }
+    };
+    kill(daemon, Signal::CONT);
+    assert!(has_returned, "it waits");
+    answer(umount).expect(0, &[]);
+    assert!(place.mount_line("mnt").is_none());
+    wait_until("the daemon ends", || !is_alive(daemon));
+    place.assert_sound();
+}
+
+/// It could not be asked anything, not even to unmount.
+#[test]
+fn a_daemon_has_files_to_spare() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let limited = |limit: &str, line: &str| {
+        let shell = format!("ulimit {limit}; exec {PROGRAM} {line}");
+        answer(place.command("sh", &["-c", &shell]).spawn().unwrap())
+    };
+    limited("-Sn 16", "mount vol.img mnt").ok();
+    place.status();
+    place.line("info vol.img").ok();
+    place.umount();
+    limited("-n 40", "mount vol.img mnt").expect(1, &["the limit of open files is 40", "ulimit -n"]);
+    assert!(place.mount_line("mnt").is_none());
+}
+
+/// It was listed no more, and kept its directory.
+#[test]
+fn a_mount_whose_daemon_was_killed_is_listed_as_dead() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let daemon = place.daemon();
+    kill(daemon, Signal::KILL);
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    let shown = place.line("mount").expect(0, &["mnt: its daemon was killed; unmount it with myriad umount "]);
+    let is_dead = |line: &&str| line.contains("vol.img") && line.contains("dead");
+    assert!(shown.lines().iter().any(is_dead), "{shown:?}");
+    place.mount("");
+    assert!(!place.line("mount").ok().text().contains("dead"));
+    place.umount();
 }

@@ -609,25 +609,176 @@ fn a_scrub_without_checksums_says_that_nothing_was_compared() {
         .expect(0, &["1 block of file data read, the volume has no checksums of them, contents could not be compared"]);
 }
 
-/// An import whose last part finds no room on the host was summed up as if all of it had been done.
+/// A small file system of the host, with room for so many MiB, until it is dropped.
+struct SmallHost(std::path::PathBuf);
+
+impl SmallHost {
+    /// In a directory `host`; `None`, and a line that says why, where it cannot be mounted.
+    fn mount(place: &Place, size: u32) -> Option<Self> {
+        let host = place.path("host");
+        std::fs::create_dir(&host).unwrap();
+        let options = format!("size={size}m");
+        let mounted = common::host::command("mount", &["-t", "tmpfs", "-o", &options, "none"], &host);
+        let failed = |error: &String| println!("skipped: a small file system of the host cannot be mounted: {error}");
+        mounted.inspect_err(failed).ok().map(|_| Self(host))
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let _ = common::host::command("umount", &["-l"], &self.0);
+    }
+}
+
+/// An import whose last part finds no room on the host was summed up as if all of it had been done, and later with the numbers of all
+/// that it had begun.
 #[test]
 fn what_the_host_has_no_room_for_is_not_said_to_be_imported() {
     let place = Place::new();
-    let host = place.path("host");
-    std::fs::create_dir(&host).unwrap();
-    if let Err(error) = common::host::command("mount", &["-t", "tmpfs", "-o", "size=6m", "none"], &host) {
-        println!("skipped: a small file system of the host cannot be mounted: {error}");
-        return;
-    }
+    let Some(_host) = SmallHost::mount(&place, 6) else { return };
     std::fs::create_dir(place.path("source")).unwrap();
     for number in 0..100 {
         place.write(&format!("source/{number}"), &[7; 100_000]);
     }
     place.line("mkfs --quiet --size 64M host/vol.img").ok();
-    let said = place.line("import source host/vol.img:/all");
-    common::host::command("umount", &["-l"], &host).unwrap();
+    let said = place.line("import --json source host/vol.img:/all");
     let said = said.expect(1, &["has no room", "make room there and try again"]);
-    assert!(!said.err.contains("imported") || said.err.contains("not complete"), "{said:?}");
+    let summary = said.json();
+    assert_eq!((&summary["files"], &summary["complete"]), (&0.into(), &false.into()), "{said:?}");
+}
+
+/// The summary counted, and told as there, a file that was begun; of an archive even all that went into it.
+#[test]
+fn what_the_host_has_no_room_for_is_not_said_to_be_exported() {
+    let place = Place::with_volume(VOLUME);
+    let Some(_host) = SmallHost::mount(&place, 3) else { return };
+    place.change(|session| (1..=5).for_each(|number| put(session, format!("/{number}"), &[7; 1_000_000])));
+    let said = place.line("export vol.img host/all");
+    let said =
+        said.expect(1, &["No space left on device; make room there", "exporting stopped after ", "not complete"]);
+    let is_whole = |number: &usize| {
+        let found = place.path(&format!("host/all/{number}")).metadata();
+        found.is_ok_and(|found| found.len() == 1_000_000)
+    };
+    let files = (1..=5).filter(is_whole).count();
+    assert!((1..5).contains(&files), "{said:?}");
+    assert!(said.err.contains(&format!("exporting stopped after {files}: ")), "{said:?}");
+    assert!(said.err.contains(&format!("({files} files")), "{said:?}");
+    std::fs::remove_dir_all(place.path("host/all")).unwrap();
+    let said = place.line("export --json vol.img host/all.tar").expect(1, &["No space left on device"]);
+    assert!(!said.err.contains("stopped after"), "{said:?}");
+    assert_eq!((&said.json()["files"], &said.json()["bytes"]), (&0.into(), &0.into()), "{said:?}");
+    assert!(!place.path("host/all.tar").exists());
+    let said =
+        place.line("cp -r --json vol.img:/ host/copy").expect(1, &["No space left on device", "make room there"]);
+    assert_eq!(said.json()["files"], files, "{said:?}");
+}
+
+/// With its input from a file, and its output to another.
+fn run_with(place: &Place, words: &[&str], input: &str, output: &str) -> common::Answer {
+    let mut command = place.command(PROGRAM, words);
+    command.stdin(std::fs::File::open(place.path(input)).unwrap());
+    command.stdout(std::fs::File::options().write(true).open(output).unwrap());
+    answer(command.spawn().unwrap())
+}
+
+/// All that came was lost with it.
+#[test]
+fn tee_goes_on_when_standard_output_fails() {
+    let place = Place::with_volume(VOLUME);
+    let text: String = (0..50_000).map(|number| format!("{number}\n")).collect();
+    place.write("text", text.as_bytes());
+    let said = run_with(&place, &["tee", "vol.img:/teed"], "text", "/dev/full");
+    let said = said.expect(1, &["myriad: standard output: No space left on device"]);
+    assert_eq!(said.err.matches("standard output").count(), 1, "{said:?}");
+    assert!(place.line("cat vol.img:/teed").ok().out == text.as_bytes());
+}
+
+#[test]
+fn answers_that_nobody_gets_are_no_success() {
+    let place = with_letter();
+    for line in ["--help", "--version", "mkfs --help", "cat vol.img:/letter", "ls -l vol.img"] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let said = run_with(&place, &words, "vol.img", "/dev/full");
+        said.expect(1, &["myriad: standard output: No space left on device"]);
+    }
+    let said = run_with(&place, &["ls", "--json", "vol.img"], "vol.img", "/dev/full");
+    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    assert_eq!(error["error"]["place"], "standard output");
+}
+
+/// SIGXFSZ ended the program, and left what it had begun.
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let place = Place::with_volume(VOLUME);
+    place.change(|session| put(session, "/large", &[7; 2_000_000]));
+    place.write("source", &[7; 2_000_000]);
+    let limited = |line: &str| {
+        let shell = format!("ulimit -f 2000; exec {PROGRAM} {line}");
+        answer(place.command("sh", &["-c", &shell]).spawn().unwrap())
+    };
+    let names = || {
+        let entries = std::fs::read_dir(place.path(".")).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    limited("cat vol.img:/large > here").expect(1, &["standard output: File too large"]);
+    std::fs::remove_file(place.path("here")).unwrap();
+    limited("cp vol.img:/large there").expect(1, &["there: File too large"]);
+    limited("export vol.img all.tar").expect(1, &["all.tar: File too large"]);
+    limited("mkfs --size 64M new.img").expect(1, &["new.img: "]);
+    assert_eq!(names(), before, "nothing is left behind");
+    // The image is longer than the limit.
+    limited("cp source vol.img:/copy").expect(1, &["vol.img", "raise the limit of file sizes (ulimit -f)"]);
+    place.assert_sound();
+    assert_eq!(place.line("ls vol.img").ok().lines(), ["large"]);
+}
+
+/// It was refused after all was done, for memory that it did not need.
+#[test]
+fn a_volume_is_made_with_little_memory() {
+    let place = Place::new();
+    let shell = format!("ulimit -v 400000; {PROGRAM} mkfs --quiet --size 64M vol.img && {PROGRAM} ls vol.img");
+    answer(place.command("sh", &["-c", &shell]).spawn().unwrap()).ok();
+}
+
+/// Forcing a repair was offered on what had never been a volume.
+#[test]
+fn a_repair_is_offered_only_where_there_was_a_volume() {
+    let mut head = vec![0; 4096];
+    head[1080..1082].copy_from_slice(b"\x53\xef");
+    let place = Place::with_volume(VOLUME);
+    place.write("other.img", &[&head[..], &vec![0; 1 << 20]].concat());
+    let said = ["other.img: holds an ext2", "no copy of a superblock of ours is on it"];
+    let said = place.line("fsck -y other.img").expect(8, &said);
+    assert!(!said.err.contains("--force"), "{said:?}");
+    let image = std::fs::File::options().write(true).open(place.path("vol.img")).unwrap();
+    image.write_all_at(&head, 0).unwrap();
+    place.line("fsck -y vol.img").expect(8, &["holds an ext2", "-y --force restores the old volume"]);
+}
+
+/// The next step fits what is wrong: of these names it was said that one before the last is no directory, or to check them.
+#[test]
+fn the_next_step_is_one_for_what_is_wrong() {
+    let place = with_letter();
+    place.line("mkdir vol.img:/d").ok();
+    place.line("mv vol.img:/d vol.img:/letter").expect(1, &["where a directory is needed, there is something else"]);
+    for line in ["rm vol.img:/letter/", "mv vol.img:/letter vol.img:/missing/"] {
+        place.line(line).expect(1, &["a slash at the end asks for a directory"]);
+    }
+    place.line(&format!("ls vol.img:/{}", "a/".repeat(2500))).expect(1, &["and a path 4095"]);
+    place.line("import vol.img:/d vol.img:/e").expect(2, &["myriad cp -r vol.img:/d vol.img:/e"]);
+    place.line("debug vol.img lookup vol.img:/d").expect(2, &["leave the volume out: /d"]);
+}
+
+/// A link that leads back is not followed for ever.
+#[test]
+fn a_listing_that_follows_links_ends() {
+    let place = Place::with_volume(VOLUME);
+    place.line("mkdir -p vol.img:/d/e").ok();
+    place.line("ln -s /d vol.img:/d/e/up").ok();
+    let listed = place.line("ls -LR vol.img:/d").expect(1, &["vol.img:/d/e/up: leads back to a directory above it"]);
+    assert_eq!(listed.text(), "vol.img:/d:\ne\n\nvol.img:/d/e:\nup\n");
 }
 
 /// What is missing is named, and what to do about it: it was "check the name" of an image that nobody had made yet.

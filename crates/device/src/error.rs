@@ -44,10 +44,10 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Whether a request failed because the host has no room for it: its file system or thin pool is full, or a quota is reached.
-/// What had been written before is still there, and the same write may succeed once there is room.
+/// Whether a request failed because the host has no room for it: its file system or thin pool is full, or a quota or the limit of file
+/// sizes (`ulimit -f`) is reached. What had been written before is still there, and the same write may succeed once there is room.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// The error of a flush: what the host had taken and then found no room for is lost, so it is none that [`is_full`] knows.

@@ -650,11 +650,12 @@ impl Default for MountOptions {
     }
 }
 
-/// A quarter of the machine's memory, at most 4 GiB.
+/// A quarter of the machine's memory, or of what this process may map (`ulimit -v`), at most 4 GiB.
 pub fn default_cache_size() -> u64 {
     let info = rustix::system::sysinfo();
     let total = info.totalram as u64 * u64::from(info.mem_unit);
-    (total / 4).clamp(16 << 20, 4 << 30)
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    (total.min(limit.unwrap_or(total)) / 4).clamp(16 << 20, 4 << 30)
 }
 
 /// Options of mkfs. `Default` is what `myriad mkfs` does without options, but that user 0 owns the root directory.

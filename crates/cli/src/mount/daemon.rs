@@ -10,6 +10,7 @@ use super::stats::{self, Figures, kind_text};
 use super::users;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::interrupt::{self, Interrupted};
+use crate::limits;
 use crate::volume::Guard;
 use crate::volume::device::explain_open;
 use anyhow::Result;
@@ -34,6 +35,20 @@ pub struct Job {
     /// Somebody waits for word that the mount is live, and then wants to hear no more.
     pub is_detached: bool,
     pub least: Level,
+}
+
+/// Files that a daemon has open at least: the image, the kernel's queues, its control socket, and whoever asks by it.
+const OPEN_FILES_MIN: u64 = 64;
+
+/// Refuses to serve with so few descriptors that nobody could ask the daemon anything, not even to unmount.
+fn check_open_files() -> Result<()> {
+    match limits::raise_open_files() {
+        Some(most) if most < OPEN_FILES_MIN => {
+            let what = format!("the limit of open files is {most}, and a daemon needs {OPEN_FILES_MIN}");
+            Err(Failure::new("mount", what, "raise it (ulimit -n)").into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Damaged blocks that are told of; a disk that is failing as a whole must not fill the log.
@@ -70,6 +85,7 @@ pub fn run(job: Job) -> Result<()> {
     // What it makes is nobody else's to read, and no directory is kept from being unmounted.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     std::env::set_current_dir("/").at("/")?;
+    check_open_files()?;
     let log = Arc::new(Log::stderr(least));
     if let Some(file) = &settings.log_file {
         Guard::Always.check(file)?;

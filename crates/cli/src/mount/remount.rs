@@ -1,6 +1,6 @@
 //! `mount -o remount`: how the kernel has a mount, changed. The daemon goes on as it began, but for `sync`.
 
-use super::control::{self, Request};
+use super::control::{self, Daemon, Request};
 use super::options::{self, Settings};
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
@@ -31,7 +31,8 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
         let next = "name a directory that a volume is mounted on";
         return Err(Failure::new(image_name(directory), "no Myriad volume is mounted there", next).into());
     };
-    let mut wanted = Vec::new();
+    let daemon = control::of_mount(&mount)?;
+    let (mut wanted, mut kept) = (Vec::new(), Vec::new());
     for word in words(options).filter(|word| !SHOWN.contains(&name_of(word))) {
         // Misspelt, it is as wrong as at the first time.
         let pass_over = |word: &str| context.note(&format!("myriad: option `{word}` is not known, and passed over"));
@@ -44,17 +45,14 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
             && !KEPT.contains(&word)
             && !mount.options.iter().any(|has| has == word)
         {
-            let is_live =
-                myriad_engine::options::read(word).and_then(Result::ok).is_some_and(|(row, _)| row.when.by_tune());
-            let until = if is_live { "; myriad tune changes it" } else { " until the volume is mounted anew" };
-            context.note(&format!("myriad: option `{word}` stays as it is{until}"));
+            kept.push(word);
         }
     }
+    tell_kept(context, directory, daemon.as_ref(), &kept)?;
     if fake {
         return Ok(());
     }
     let is_for_writing = wanted.iter().rfind(|word| matches!(**word, "ro" | "rw")) == Some(&"rw");
-    let daemon = control::of_mount(&mount)?;
     if is_for_writing && daemon.as_ref().is_some_and(|daemon| daemon.status.read_only) {
         let what = "its daemon has the volume open for reading only";
         return Err(Failure::new(image_name(directory), what, "unmount it and mount it again").into());
@@ -82,6 +80,27 @@ pub fn run(context: &Context, directory: &Path, options: &[String], sloppy: bool
         }
         _ => Ok(()),
     }
+}
+
+/// Tells of options that no remount changes. One that asks for what is not so now is an error: mount(8) hands on what fstab has for the
+/// mount, and that is mostly so already.
+fn tell_kept(context: &Context, directory: &Path, daemon: Option<&Daemon>, kept: &[&str]) -> Result<()> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let now = daemon.map(|daemon| daemon.ask(Request::Tune { settings: Vec::new() })).transpose()?;
+    for word in kept {
+        let what = format!("option `{word}` stays as it is");
+        match (&now, myriad_engine::options::read(word).and_then(Result::ok)) {
+            (Some(now), Some((row, value))) if now[row.name] == value.to_string() => {}
+            (Some(_), Some((row, _))) => {
+                let next = if row.when.by_tune() { "myriad tune changes it" } else { "mount the volume anew" };
+                context.report(&Failure::new(image_name(directory), what, next).into());
+            }
+            _ => context.note(&format!("myriad: {what} until the volume is mounted anew")),
+        }
+    }
+    Ok(())
 }
 
 fn words<'a>(options: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {

@@ -192,4 +192,8 @@ impl<W: Write> Sink for ArchiveSink<W> {
     fn is_ready(&self) -> bool {
         self.is_in_file
     }
+
+    fn keeps_parts(&self) -> bool {
+        false
+    }
 }

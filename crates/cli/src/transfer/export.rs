@@ -211,7 +211,7 @@ impl Export {
         }
         let file = options.write(true).create_new(true).open(&temporary).at(&place)?;
         let output = BufWriter::with_capacity(BUFFER_SIZE, file);
-        let (tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
+        let (mut tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
         // Of a damaged volume some files are better than none, but not better than an archive that has them all.
         let is_kept = metadata.is_ok() && tally.errors > 0;
         if is_kept && result.is_ok() {
@@ -229,6 +229,7 @@ impl Export {
             result = result.and_then(|()| std::fs::rename(&temporary, &target).at(&place));
         }
         if result.is_err() || is_kept {
+            tally.forget_done();
             // The error in hand says more than one about this.
             let _ = std::fs::remove_file(&temporary);
         }

@@ -5,7 +5,7 @@ use super::batch::Meta;
 use super::host::{self, Named};
 use super::target::{Attrs, Found, Lost, Result, Target};
 use crate::failure::{At, Failure, errno_text, image_name};
-use crate::limits::raise_file_limit;
+use crate::limits;
 use crate::show::name::{Shown, join};
 use crate::volume::{Guard, recognise};
 use myriad_engine::{Errno, Error, FileType, Time};
@@ -27,7 +27,7 @@ pub struct HostTarget {
 impl HostTarget {
     /// From here on this process has no umask: modes are given in full.
     pub fn new(place: Vec<u8>, guard: Guard) -> Self {
-        raise_file_limit();
+        limits::raise_open_files();
         rustix::process::umask(Mode::empty());
         Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard }
     }

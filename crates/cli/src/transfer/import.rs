@@ -18,7 +18,7 @@ use crate::failure::{At, Failure, image_name};
 use crate::show::name::join;
 use crate::status::Status;
 use crate::verb::{Command, Example};
-use crate::volume::{self, Access, ChangeArgs, Opened, Place};
+use crate::volume::{self, Access, ChangeArgs, Opened, Place, meant};
 use anyhow::Result;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsStr;
@@ -91,7 +91,10 @@ impl Command for Import {
         let (mut tally, result) = result?;
         // Only now is it all durable.
         tally.elapsed = start.elapsed();
-        tally.is_complete &= closed.is_ok();
+        if closed.is_err() {
+            // What of it is durable only the volume knows.
+            tally.forget_done();
+        }
         summarize(context, Self::NAME, self.select.done("imported", self.existing), &tally, self.report.json)?;
         result.and(closed)?;
         Ok(context.status())
@@ -103,7 +106,14 @@ impl Import {
     fn source(&self) -> Result<Source> {
         let is_stdin = self.source == Path::new("-");
         let name = if is_stdin { "standard input".to_owned() } else { image_name(&self.source) };
-        let metadata = if is_stdin { None } else { Some(std::fs::metadata(&self.source).at(&name)?) };
+        let metadata = match std::fs::metadata(&self.source) {
+            _ if is_stdin => None,
+            Err(_) if meant::volume_without_slash(self.source.as_os_str().as_bytes()).is_some() => {
+                let next = format!("copy it with myriad cp -r {name} {}", self.target);
+                return Err(Failure::usage(name, "is in a volume, and import brings in files of the host", next).into());
+            }
+            found => Some(found.at(&name)?),
+        };
         if metadata.as_ref().is_some_and(std::fs::Metadata::is_dir) {
             return Ok(Source::Directory);
         }

@@ -38,6 +38,10 @@ pub trait Sink {
     /// Attributes that could not be kept, in words.
     fn lost(&self) -> Option<String>;
     fn is_ready(&self) -> bool;
+    /// Whether what was taken stays when the work ends early. A part of an archive or of a stream is worth nothing.
+    fn keeps_parts(&self) -> bool {
+        true
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +96,8 @@ pub struct Tally {
     pub skipped: u64,
     /// Of those, by no wish about each, the ones that do not look like their sources: they may be incomplete.
     pub differing: u64,
+    /// The path of the first one.
+    pub first_differing: Vec<u8>,
     /// Sockets, on their way into an archive.
     pub left_out: u64,
     /// Were in the target, and not in the source.
@@ -114,6 +120,9 @@ impl Tally {
         self.bytes += bytes;
         self.skipped += skipped;
         self.left_out += left_out;
+        if self.differing == 0 {
+            self.first_differing.clone_from(&other.first_differing);
+        }
         self.differing += other.differing;
         self.deleted += other.deleted;
         self.unreadable += other.unreadable;
@@ -125,6 +134,22 @@ impl Tally {
     /// Nothing was done, and nothing is there to be told of.
     pub fn is_empty(&self) -> bool {
         self.entries() + self.skipped + self.left_out + self.deleted + self.unreadable + self.errors == 0
+    }
+
+    /// Nothing of what was done is there, or nothing is known of it.
+    pub fn forget_done(&mut self) {
+        for number in [
+            &mut self.files,
+            &mut self.directories,
+            &mut self.symlinks,
+            &mut self.hard_links,
+            &mut self.others,
+            &mut self.bytes,
+            &mut self.deleted,
+        ] {
+            *number = 0;
+        }
+        self.is_complete = false;
     }
 
     pub fn entries(&self) -> u64 {
@@ -184,9 +209,11 @@ impl Tally {
             text += &format!(" ({})", parts.join(", "));
         }
         text += &format!(", {} in {seconds:.2} s", size::human(self.bytes));
+        let unlike =
+            format!("of them unlike the source in type, size or time (first {})", Shown(&self.first_differing));
         let rest = [
             (self.skipped, "there already"),
-            (self.differing, "of them unlike the source"),
+            (self.differing, &*unlike),
             (self.left_out, "left out: sockets"),
             (self.deleted, deleted),
             (self.unreadable, "unreadable"),
@@ -221,20 +248,30 @@ pub struct Options<'a> {
 /// the target, and stays so.
 type Links = HashMap<LinkKey, Option<Box<[u8]>>>;
 
+/// A file whose data is not all there yet.
+struct Coming {
+    path: Vec<u8>,
+    /// Under which further names of it come.
+    link: Option<LinkKey>,
+    /// Of data so far.
+    bytes: u64,
+    has_clamped_times: bool,
+}
+
 struct Run<'a> {
     context: &'a Context,
     options: Options<'a>,
     tally: Tally,
     links: Links,
-    /// A first name whose data is not all there yet.
-    coming: Option<(LinkKey, Box<[u8]>)>,
+    /// The file that the sink has begun, and does not count before it is whole.
+    coming: Option<Coming>,
     /// Whether the content of the last entry was taken.
     is_taken: bool,
     /// What errors of the source begin with.
     name: Option<String>,
     /// What the source gives and the sink does not get.
     excludes: Excludes,
-    /// The last path taken, for what is said of an interruption.
+    /// The last path that is done, for what is said of an interruption.
     last: Vec<u8>,
     /// Files whose times are past what a volume holds, and the path of the first one.
     clamped: u64,
@@ -284,6 +321,9 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
     }
     tally.is_complete = result.is_ok();
     tally.elapsed = start.elapsed();
+    if result.is_err() && !sink.keeps_parts() {
+        tally.forget_done();
+    }
     if let Err(error) = &result
         && tally.entries() > 0
         && !last.is_empty()
@@ -351,67 +391,65 @@ impl Run<'_> {
                 let is_done = outcome.is_some_and(Outcome::is_done);
                 self.is_taken = is_done && !matches!(entry.body, Body::HardLink(_));
                 let Some(outcome) = outcome else { return Ok(()) };
-                if is_done {
+                let path = batch.get(entry.path);
+                let times = [Some(entry.meta.mtime), entry.meta.atime];
+                let has_clamped_times = self.options.has_any_times && times.into_iter().flatten().any(pax::is_clamped);
+                let link = entry.link.filter(|_| !matches!(entry.body, Body::HardLink(_)));
+                let is_coming = is_done && sink.is_ready();
+                if is_coming {
+                    self.coming = Some(Coming { path: path.to_vec(), link, bytes: 0, has_clamped_times });
+                } else if is_done {
                     self.tally.count(&entry);
-                    let times = [Some(entry.meta.mtime), entry.meta.atime];
-                    if self.options.has_any_times && times.into_iter().flatten().any(pax::is_clamped) {
-                        if self.clamped == 0 {
-                            self.first_clamped = batch.get(entry.path).to_vec();
+                    self.tally.bytes += match entry.body {
+                        Body::Whole(data) => data.len() as u64,
+                        Body::Unread => entry.meta.size,
+                        _ => 0,
+                    };
+                    self.note_done(path, has_clamped_times);
+                } else {
+                    if entry.meta.file_type() != FileType::Directory {
+                        self.tally.skipped += 1;
+                        if outcome == Outcome::Skipped && !is_declined {
+                            if self.tally.differing == 0 {
+                                self.tally.first_differing = path.to_vec();
+                            }
+                            self.tally.differing += 1;
                         }
-                        self.clamped += 1;
                     }
-                    match entry.body {
-                        Body::Whole(data) => self.tally.bytes += data.len() as u64,
-                        Body::Unread => self.tally.bytes += entry.meta.size,
-                        _ => {}
-                    }
-                    if let Some(tell) = self.options.tell {
-                        tell(batch.get(entry.path), &entry, outcome, sink.backup())?;
-                    }
-                } else if entry.meta.file_type() != FileType::Directory {
-                    self.tally.skipped += 1;
-                    self.tally.differing += u64::from(outcome == Outcome::Skipped && !is_declined);
+                    self.note_done(path, false);
                 }
-                if let Some(key) = entry.link
-                    && !matches!(entry.body, Body::HardLink(_))
-                {
-                    let name = Box::from(batch.get(entry.path));
-                    match outcome {
-                        _ if is_done && sink.is_ready() => self.coming = Some((key, name)),
-                        Outcome::Skipped => drop(self.links.insert(key, None)),
-                        _ => drop(self.links.insert(key, Some(name))),
-                    }
+                if let Some(key) = link.filter(|_| !is_coming) {
+                    self.links.insert(key, (outcome != Outcome::Skipped).then(|| Box::from(path)));
                 }
-                self.last.clear();
-                self.last.extend_from_slice(batch.get(entry.path));
+                if let Some(tell) = self.options.tell.filter(|_| is_done) {
+                    tell(path, &entry, outcome, sink.backup())?;
+                }
             }
             Record::Data { offset, bytes } if sink.is_ready() => {
                 let bytes = batch.get(bytes);
-                self.tally.bytes += bytes.len() as u64;
                 let result = sink.data(offset, bytes);
-                if self.tolerate(result)?.is_none() {
-                    self.tally.files -= 1;
-                    self.coming = None;
-                    let spoiled = sink.spoil();
-                    self.tolerate(spoiled)?;
+                let is_taken = self.tolerate(result)?.is_some();
+                if let Some(coming) = self.coming.as_mut().filter(|_| is_taken) {
+                    coming.bytes += bytes.len() as u64;
+                } else {
+                    self.spoil(sink)?;
                 }
             }
             Record::End if sink.is_ready() => {
                 let result = sink.end();
-                let first = self.coming.take();
-                match self.tolerate(result)? {
-                    Some(()) => self.links.extend(first.map(|(key, name)| (key, Some(name)))),
-                    None => self.tally.files -= 1,
+                let coming = self.coming.take();
+                if let (Some(()), Some(coming)) = (self.tolerate(result)?, coming) {
+                    self.tally.files += 1;
+                    self.tally.bytes += coming.bytes;
+                    self.note_done(&coming.path, coming.has_clamped_times);
+                    self.links.extend(coming.link.map(|key| (key, Some(coming.path.into_boxed_slice()))));
                 }
             }
             Record::Data { .. } | Record::End => {}
             Record::Spoiled(problem) => {
                 self.problem(problem);
                 if sink.is_ready() {
-                    self.tally.files -= 1;
-                    self.coming = None;
-                    let spoiled = sink.spoil();
-                    self.tolerate(spoiled)?;
+                    self.spoil(sink)?;
                 }
             }
             Record::Changed(problem) if self.is_taken => self.problem(problem),
@@ -420,6 +458,24 @@ impl Run<'_> {
             Record::Broken(error) => return Err(self.named(error)),
         }
         Ok(())
+    }
+
+    fn note_done(&mut self, path: &[u8], has_clamped_times: bool) {
+        if has_clamped_times {
+            if self.clamped == 0 {
+                self.first_clamped = path.to_vec();
+            }
+            self.clamped += 1;
+        }
+        self.last.clear();
+        self.last.extend_from_slice(path);
+    }
+
+    /// The rest of the file that was coming will not come.
+    fn spoil(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        self.coming = None;
+        let spoiled = sink.spoil();
+        self.tolerate(spoiled).map(drop)
     }
 
     /// Turns a further name of a file into a hard link. `false`: the file could not be had under its first name, and

@@ -97,4 +97,8 @@ impl<W: Write> Sink for StreamSink<W> {
     fn is_ready(&self) -> bool {
         self.size.is_some()
     }
+
+    fn keeps_parts(&self) -> bool {
+        false
+    }
 }

@@ -8,7 +8,7 @@ use super::{session, volume_tree};
 use crate::context::Context;
 use crate::failure::{At, Failure, errno_text, image_name};
 use crate::interrupt::Interrupted;
-use crate::limits::raise_file_limit;
+use crate::limits;
 use crate::show::name::{Shown, join, put};
 use crate::show::size;
 use crate::status::Status;
@@ -240,7 +240,7 @@ struct Shared<'a> {
 
 impl Verify {
     fn compare(&self, context: &Context, volume: &Volume) -> Result<Summary> {
-        raise_file_limit();
+        limits::raise_open_files();
         let start = Instant::now();
         let place = image_name(&self.directory);
         let stat = volume.session().stat(&self.volume.path).at(&self.volume)?;

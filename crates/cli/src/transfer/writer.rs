@@ -207,6 +207,10 @@ impl<'a, T: Target> Writer<'a, T> {
                     let what = format!("{}: {} are left in the volume", errno_text(Errno::NOSPC), size::exact(room));
                     Failure::new(place, what, "remove files, or copy all of it to a larger volume").into()
                 }
+                (&Error::Refused(errno @ (Errno::NOSPC | Errno::DQUOT)), None) => {
+                    let next = "make room there, or choose another target";
+                    Failure::new(place, errno_text(errno), next).into()
+                }
                 _ => Err::<(), _>(error).at(place).expect_err("an error stays one"),
             },
         };
@@ -383,7 +387,9 @@ impl<'a, T: Target> Writer<'a, T> {
     /// killed; and further names that follow must not become names of another file.
     fn skipped(&self, path: &[u8], meta: &Meta) -> Outcome {
         let is_same = |found: Found| {
-            let is_alike = found.file_type == meta.file_type() && found.mtime == meta.mtime;
+            // A copy that does not keep times has its own.
+            let is_of_time = found.mtime == meta.mtime || !self.keep.times;
+            let is_alike = found.file_type == meta.file_type() && is_of_time;
             is_alike && (found.size == meta.size || meta.file_type() != FileType::File)
         };
         match self.target.find(self.top(), path::split(path).1) {
@@ -434,6 +440,11 @@ impl<'a, T: Target> Writer<'a, T> {
         match self.target.link(from, (self.top(), name)) {
             Ok(()) => Ok(Outcome::Done),
             Err(Error::Refused(Errno::EXIST)) => self.link_over(path, elsewhere, source_name, meta),
+            // The directory that it is to be in was just entered.
+            Err(Error::Refused(Errno::NOENT)) => {
+                let what = format!("would be a name of {}, which is not there", self.target.place(source));
+                Err(Fault::Entry(Failure::new(self.target.place(path), what, "see whether the source has it").into()))
+            }
             Err(error) => Err(self.fault(path, error)),
         }
     }

@@ -234,7 +234,11 @@ impl Df {
 
     fn measure_mounted(&self, context: &Context, found: &mut Vec<Found>) -> Result<()> {
         let mut is_any = false;
-        for daemon in control::all()? {
+        for daemon in control::all() {
+            let Some(daemon) = context.tolerated(daemon)? else {
+                is_any = true;
+                continue;
+            };
             if !daemon.is_mounted()? {
                 continue;
             }

@@ -248,7 +248,13 @@ impl Fsck {
             self.check_new_log(log, opened.superblock.as_ref().map(Superblock::volume))?;
         }
         if let Some(what) = opened.other.filter(|_| self.is_repair() && !(self.yes && self.force)) {
-            let next = "-y --force restores the old volume from its superblock copies and destroys what is here now";
+            let next = match find_superblock_copy(&*opened.volume) {
+                Some(_) => {
+                    "-y --force restores the old volume from its superblock copies and destroys what is here now"
+                }
+                // Nothing to restore a volume by: forcing it would cost what is here, for nothing.
+                None => "check the name: no copy of a superblock of ours is on it, so there is no volume to repair",
+            };
             return Err(Failure::new(&*opened.name, format!("holds {what}"), next).into());
         }
         Ok(())

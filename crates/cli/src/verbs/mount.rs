@@ -88,7 +88,7 @@ impl Command for Mount {
         As a helper of mount(8) for root, set-id bits and device nodes have effect as for other file systems; by this command \
         they have none unless suid and dev say so.\n\n\
         -o remount changes how the kernel has a mount (ro, rw, noexec ...), as mount(8) calls it: what was written is durable \
-        when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays.";
+        when a mount has become read-only. The daemon goes on as it began, but for sync: what it was told otherwise stays, and to ask for something else is an error.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad mount vol.img /mnt", "mounts a volume"),
         ("myriad mount -f -v -o ro,allow_other vol.img /mnt", "mounts it read-only for all users, and stays"),
@@ -113,7 +113,7 @@ impl Command for Mount {
             options.extend(self.read_only.then(|| "ro".to_owned()));
             options.extend(self.read_write.then(|| "rw".to_owned()));
             remount::run(context, directory, &options, self.sloppy, self.fake)?;
-            return Ok(Status::OK);
+            return Ok(context.status());
         }
         let image = std::path::absolute(given).at(image_name(given))?;
         let mut settings = Settings::new(image.clone().into_os_string());
@@ -193,9 +193,11 @@ impl Mount {
     }
 
     fn list(&self, context: &Context) -> Result<Status> {
-        let mut rows = Vec::new();
-        for mut daemon in control::all()? {
+        let (mut rows, mut answering) = (Vec::new(), Vec::new());
+        for daemon in control::all() {
+            let Some(mut daemon) = context.tolerated(daemon)? else { continue };
             let Some(mount) = daemon.mount()? else { continue };
+            answering.push(mount.device.clone());
             let status = &mut daemon.status;
             // The kernel may have been told so since.
             status.read_only |= mount.is_read_only();
@@ -212,10 +214,17 @@ impl Mount {
                 status.pid.to_string(),
             ]);
         }
+        // For programs only those that there is something to say of.
+        for mount in if self.json { Vec::new() } else { control::dead(&answering)? } {
+            let place = image_name(&mount.mount_point);
+            let next = format!("unmount it with myriad umount {place}, or mount the volume there again");
+            context.note(&format!("myriad: {place}: its daemon was killed; {next}"));
+            rows.push(vec![image_name(&mount.source), place, "dead".into(), "-".into()]);
+        }
         if !rows.is_empty() {
             table::columns(&mut context.out(), &["Volume", "Directory", "", "Process"], |column| column < 3, rows)?;
         }
-        Ok(Status::OK)
+        Ok(context.status())
     }
 }
 

@@ -42,8 +42,9 @@ impl Command for Sync {
         let changes = Changes::new(context, Self::NAME, TellArgs { json: self.json, verbose: false });
         let work = || {
             if self.targets.is_empty() {
-                for daemon in control::all()? {
+                for daemon in control::all() {
                     context.check()?;
+                    let Some(daemon) = context.tolerated(daemon)? else { continue };
                     let synced = sync_mounted(context, &changes, &daemon);
                     // One that has gone since it was found has nothing left to sync.
                     if synced.is_ok() || !daemon.has_gone()? {

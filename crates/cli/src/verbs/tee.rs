@@ -35,7 +35,7 @@ impl Command for Tee {
     const NAME: &'static str = "tee";
     const ABOUT: &'static str = "Copy standard input to files and to standard output";
     const DETAILS: &'static str = "Files that are missing are made; the others are emptied first, without -a. A file that can no longer be written is \
-        told of, and the others get the rest. With --json standard output is not a copy, but says what was written.";
+        told of, and the others get the rest; so is standard output, unless its reader went away: that ends the run. With --json standard output is not a copy, but says what was written.";
     const EXAMPLES: &'static [Example] = &[
         ("make 2>&1 | myriad tee vol.img:/build.log", "keeps what a command prints, and shows it"),
         ("date | myriad tee -a vol.img:/log >/dev/null", "adds a line to a file"),
@@ -81,6 +81,7 @@ struct Writing<'a> {
 impl Tee {
     fn copy(&self, context: &Context, files: &mut [Writing<'_>]) -> Result<()> {
         let chunks = read_chunks();
+        let mut writes_out = !self.json.json;
         loop {
             context.check()?;
             let chunk = match chunks.recv_timeout(PATIENCE) {
@@ -88,11 +89,16 @@ impl Tee {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            if !self.json.json {
-                let mut out = context.out();
-                out.write_all(&chunk)?;
-                // Whoever watches wants to see it as it comes.
-                out.flush()?;
+            if writes_out {
+                let written = {
+                    let mut out = context.out();
+                    // Whoever watches wants to see it as it comes.
+                    out.write_all(&chunk).and_then(|()| out.flush())
+                };
+                if context.tolerated(written.map_err(Into::into))?.is_none() {
+                    writes_out = false;
+                    context.out().give_up();
+                }
             }
             for file in files.iter_mut().filter(|file| file.is_well) {
                 if let Err(error) = file.write(&chunk) {

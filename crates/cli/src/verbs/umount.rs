@@ -6,13 +6,14 @@ use crate::mount::closing::Closing;
 use crate::mount::control::{self, Daemon, await_reply};
 use crate::mount::users;
 use crate::status::Status;
-use crate::verb::{Command, Example};
+use crate::verb::{self, Command as _, Example};
 use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::{How, real_path, unmount};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,9 +47,12 @@ pub struct Umount {
     /// Type of the file system
     #[arg(short = 't', hide = true)]
     file_system: Option<String>,
+    /// The process of another that is not to wait for the kernel
+    #[arg(long, hide = true)]
+    apart: bool,
 }
 
-impl Command for Umount {
+impl verb::Command for Umount {
     const NAME: &'static str = "umount";
     const ABOUT: &'static str = "Unmount volumes";
     const DETAILS: &'static str = "Returns when the daemon has closed its image, so that it may be copied, checked or mounted \
@@ -73,6 +77,9 @@ impl Umount {
     fn unmount(&self, context: &Context, target: &Path) -> Result<()> {
         let (mount, daemon) = self.find(target)?;
         let place = image_name(&mount.mount_point);
+        if self.lazy && !self.force && !self.apart && detach_apart(context, &mount)? {
+            return Ok(());
+        }
         // Before, because its daemon may be gone right after.
         let watch = match &daemon {
             Some(daemon) if !self.lazy => daemon.watch()?,
@@ -118,9 +125,13 @@ impl Umount {
                 let what = format!("not a Myriad volume but {} is mounted there", mount.fs_type);
                 return Err(Failure::new(image_name(target), what, "use umount(8)").into());
             }
+            if self.lazy {
+                // It is not waited for.
+                return Ok((mount, None));
+            }
             let daemon = match control::of_mount(&mount) {
                 // Of one that does not answer nothing is expected.
-                Err(_) if self.lazy || self.force => None,
+                Err(_) if self.force => None,
                 daemon => daemon?,
             };
             return Ok((mount, daemon));
@@ -156,8 +167,37 @@ fn unmount_patiently(context: &Context, mount: &Entry, how: How) -> Result<io::R
                 context.check()?;
                 thread::sleep(POLL);
             }
+            // Its daemon was faster: after --force its requests fail, and it takes the mount away itself.
+            Err(_) if !is_mounted(mount)? => return Ok(Ok(())),
             result => return Ok(result),
         }
+    }
+}
+
+fn is_mounted(mount: &Entry) -> Result<bool> {
+    Ok(mounts::of(&mount.device, &mount.source).at("/proc/self/mountinfo")?.is_some())
+}
+
+/// Takes a mount out of sight by a process of its own; false if that could not. The kernel has the last who leaves a mount wait for the
+/// daemon, and lets no signal end that wait: where the daemon is stopped, it is the other process that waits.
+fn detach_apart(context: &Context, mount: &Entry) -> Result<bool> {
+    let program = std::env::current_exe().at("myriad")?;
+    let mut process = Command::new(&program);
+    process.args([Umount::NAME, "--lazy", "--apart", "--"]).arg(&mount.mount_point);
+    process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = process.spawn().at(image_name(&program))?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = process.try_wait().at(image_name(&program))? {
+            return Ok(status.success());
+        }
+        if start.elapsed() > TOLD_AFTER && !is_mounted(mount)? {
+            let what = "out of sight; its daemon is still closing the volume, or does not answer";
+            context.note(&format!("myriad: {}: {what}", image_name(&mount.mount_point)));
+            return Ok(true);
+        }
+        context.check()?;
+        thread::sleep(POLL);
     }
 }
 

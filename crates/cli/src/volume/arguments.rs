@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Opening the volume")]
 pub struct OpenArgs {
-    /// Memory for cached blocks; without it a quarter of the machine's, at most 4G
+    /// Memory for cached blocks; without it a quarter of the machine's or of what the process may have, at most 4G
     #[arg(long = "cachesize", value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
     /// Device that holds the log, for a volume made with one

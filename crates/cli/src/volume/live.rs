@@ -7,7 +7,7 @@
 //! The kernel checks the caller's permissions here, and knows neither generations nor inode flags: both are zero.
 
 use super::tree::{Folder, Names, OpenWrite, ReadAt, Step, Tree, WriteAt};
-use crate::limits::raise_file_limit;
+use crate::limits;
 use myriad_engine::{Errno, Error, FileType, RenameMode, Result, SetAttr, SetTime, Stat, WalkEntry, WalkError};
 use rustix::fs::{AtFlags, CWD, Dir, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
@@ -29,7 +29,7 @@ impl Live {
     /// The file system mounted at `mount_point`, if its device number is `device`; ENXIO if another one is.
     pub fn open(mount_point: &Path, device: &str) -> Result<Self> {
         // For walks and removals.
-        raise_file_limit();
+        limits::raise_open_files();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(mount_point, flags, Mode::empty())?;
         let found = rustix::fs::fstat(&root)?.st_dev;

@@ -42,6 +42,8 @@ const ROWS: &[Row] = &[
     row("ls --format=long @/many"),
     row("ls -R @"),
     row("ls -R @/sub @/many @/a.c"),
+    row("ls -LR @"),
+    row("ls -LR @/sub @/link-dir"),
     row("ls -d @ @/sub"),
     row("ls -m -w 60 @"),
     row("ls -m @/many"),

@@ -1,7 +1,7 @@
 //! The command's end: finding daemons and asking them.
 
 use super::descriptor;
-use super::place::{ImageName, PATIENCE, connect, sockets};
+use super::place::{ImageName, PATIENCE, connect, pid_of, sockets};
 use super::protocol::{CROWDED, IS_MOUNTED, REPLY_MAX, Request, Status, parse_reply, read_line};
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::mount::below::below_mount;
@@ -221,11 +221,12 @@ pub fn await_reply(mut stream: Stream, keep_waiting: impl Fn() -> Result<()>) ->
 }
 
 fn unanswered(socket: &Path, error: &io::Error) -> anyhow::Error {
+    let process = pid_of(socket).map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
     let what = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the daemon does not answer".to_owned(),
         _ => host_error(error),
     };
-    Failure::new(image_name(socket), what, "see what its process is doing").into()
+    Failure::new(image_name(socket), what, format!("see what {process} is doing")).into()
 }
 
 fn garbled(socket: &Path, what: &str) -> anyhow::Error {
@@ -233,12 +234,35 @@ fn garbled(socket: &Path, what: &str) -> anyhow::Error {
     Failure::new(image_name(socket), format!("an answer that is none: {what}"), next).into()
 }
 
-/// Those that answer; an error only if there is nobody else to tell of.
-fn ask_all(image: Option<&ImageName>) -> Result<Vec<Daemon>> {
+/// Whoever listens: the daemons that answer, and an error for each that does not.
+fn ask_all(image: Option<&ImageName>) -> Vec<Result<Daemon>> {
+    sockets(image).into_iter().filter_map(|socket| Daemon::at_socket(socket).transpose()).collect()
+}
+
+/// Every daemon of this user and of root, in the order of their sockets. One that does not answer is an error of its own, for it may
+/// have what the others have not.
+pub fn all() -> Vec<Result<Daemon>> {
+    ask_all(None)
+}
+
+/// Mounts of ours whose daemon was killed: the kernel has them yet, and on a socket that it left behind nobody listens. `answering`: the
+/// devices of mounts whose daemons are there. The mounts themselves are not asked: one whose daemon is stopped would have us wait.
+pub fn dead(answering: &[String]) -> Result<Vec<mounts::Entry>> {
+    let has_died = |mount: &mounts::Entry| {
+        let sockets = ImageName::of(&mount.source).map(|image| sockets(Some(&image))).unwrap_or_default();
+        sockets.iter().any(|socket| matches!(connect_to_ours(socket), Ok(None)))
+    };
+    let mounts = mounts::mounts().at("/proc/self/mountinfo")?.into_iter();
+    Ok(mounts.filter(|mount| mount.is_ours() && !answering.contains(&mount.device) && has_died(mount)).collect())
+}
+
+/// The daemons that have volumes in an image open; an error only if none of them answers.
+pub fn of_image(image: &Path) -> Result<Vec<Daemon>> {
+    let image = ImageName::of(image).map_err(|error| unreachable_name(image, error))?;
     let (mut daemons, mut error) = (Vec::new(), None);
-    for socket in sockets(image) {
-        match Daemon::at_socket(socket) {
-            Ok(daemon) => daemons.extend(daemon),
+    for answer in ask_all(Some(&image)) {
+        match answer {
+            Ok(daemon) => daemons.push(daemon),
             Err(failed) => error = error.or(Some(failed)),
         }
     }
@@ -246,16 +270,6 @@ fn ask_all(image: Option<&ImageName>) -> Result<Vec<Daemon>> {
         Some(error) if daemons.is_empty() => Err(error),
         _ => Ok(daemons),
     }
-}
-
-/// Every daemon of this user and of root.
-pub fn all() -> Result<Vec<Daemon>> {
-    ask_all(None)
-}
-
-/// The daemons that have volumes in an image open.
-pub fn of_image(image: &Path) -> Result<Vec<Daemon>> {
-    ask_all(Some(&ImageName::of(image).map_err(|error| unreachable_name(image, error))?))
 }
 
 /// The daemon that has the volume at the beginning of an image mounted; of a directory, the one that is mounted there.
@@ -271,9 +285,17 @@ pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
     Ok(None)
 }
 
-/// The daemon of a mount of ours, if it can be asked.
+/// The daemon of a mount of ours, if it can be asked. If none says that it is, one that does not answer may be the one.
 pub fn of_mount(mount: &mounts::Entry) -> Result<Option<Daemon>> {
-    Ok(all()?.into_iter().find(|daemon| daemon.status.is_of(mount)))
+    let mut error = None;
+    for answer in all() {
+        match answer {
+            Ok(daemon) if daemon.status.is_of(mount) => return Ok(Some(daemon)),
+            Ok(_) => {}
+            Err(failed) => error = error.or(Some(failed)),
+        }
+    }
+    error.map_or(Ok(None), Err)
 }
 
 /// The daemon that has a volume mounted: named by the directory or by its image. `None`: an image that none has.

@@ -22,7 +22,7 @@ mod protocol;
 mod server;
 
 pub use client::{
-    Daemon, all, await_closing, await_reply, inside_mount, mount_of, of_image, of_mount, of_target, or_elsewhere,
+    Daemon, all, await_closing, await_reply, dead, inside_mount, mount_of, of_image, of_mount, of_target, or_elsewhere,
     or_mounted,
 };
 pub use protocol::{Request, Status};

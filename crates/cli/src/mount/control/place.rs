@@ -138,6 +138,11 @@ impl ImageName {
     }
 }
 
+/// The process that has made a socket, by the name it gave it.
+pub fn pid_of(socket: &Path) -> Option<u32> {
+    socket.file_name()?.to_str()?.strip_suffix(SUFFIX)?.rsplit('-').next()?.parse().ok()
+}
+
 /// The sockets in all directories, of one image or of all.
 pub fn sockets(image: Option<&ImageName>) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
@@ -185,6 +190,8 @@ mod tests {
         assert_eq!(name, ImageName::of(&directory.path().join("link")).unwrap());
         assert_ne!(name, ImageName::of(&other).unwrap());
         assert!(name.is_of(&name.socket(0)) && name.is_of(&name.socket(512)));
+        assert_eq!(pid_of(&directory.path().join(name.socket(512))), Some(std::process::id()));
+        assert_eq!(pid_of(Path::new("/run/odd.sock")), None);
         assert!(!ImageName("1-2".into()).is_of(&ImageName("1-23".into()).socket(0)));
     }
 }

@@ -27,7 +27,7 @@ use super::writer::Writer;
 use super::{host, host_tree, path, session, summarize, volume_tree};
 use crate::ask::Asker;
 use crate::context::Context;
-use crate::failure::{At, Failure};
+use crate::failure::{self, At, Failure, Kind};
 use crate::show::name::join;
 use crate::show::quoted::Quoted;
 use crate::status::Status;
@@ -178,6 +178,12 @@ impl Command for Cp {
         });
         if self.json && has_begun {
             total.is_complete = done.is_ok();
+            // Errors of single operands are none of these: the volume could not be closed, and what of it is durable only it knows.
+            if matches!(target, Operand::Volume(_))
+                && done.as_ref().is_err_and(|error| failure::kind(error) == Kind::Error)
+            {
+                total.forget_done();
+            }
             summarize(context, Self::NAME, Done { did: "copied", is_dry: false }, &total, true)?;
         }
         done?;

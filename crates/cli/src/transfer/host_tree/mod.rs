@@ -11,7 +11,7 @@ use super::batch::{Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, Proble
 use super::exclude::Excludes;
 use super::host;
 use crate::failure::{At, Failure, errno_text};
-use crate::limits::raise_file_limit;
+use crate::limits;
 use crate::show::name::{Shown, join};
 use myriad_engine::Errno;
 use reader::Reader;
@@ -90,7 +90,7 @@ type Claims = Mutex<HashMap<LinkKey, (u64, usize)>>;
 
 /// Opens a tree, or a single file, and starts to read it.
 pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
-    raise_file_limit();
+    limits::raise_open_files();
     let place: Arc<[u8]> = root.as_os_str().as_bytes().into();
     let fail = |errno| anyhow::Error::from(Failure::new(Shown(&place), errno_text(errno), ""));
     let flags = if options.follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };

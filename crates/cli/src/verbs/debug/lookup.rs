@@ -3,7 +3,7 @@
 use super::raw::RawVolume;
 use super::trace::{Read, Trace};
 use crate::context::Context;
-use crate::failure::At;
+use crate::failure::{At, Failure};
 use crate::show::mode;
 use crate::show::name::{Shown, put};
 use crate::volume::OpenArgs;
@@ -19,6 +19,11 @@ use std::sync::Arc;
 
 pub fn show(context: &Context, volume: RawVolume, path: &OsStr, open: &OpenArgs, json: bool) -> Result<()> {
     let name = &volume.name;
+    let place = [name.as_bytes(), b":"].concat();
+    if let Some(below) = path.as_bytes().strip_prefix(&*place) {
+        let next = format!("leave the volume out: {}", Shown(below));
+        return Err(Failure::usage(Shown(path.as_bytes()), "is to be a path in the volume alone", next).into());
+    }
     let trace = Trace::new(Arc::clone(&volume.device), volume.geometry.block_size());
     let log = volume.log_device.clone().map(|log| log as Arc<_>);
     let options = MountOptions { read_only: true, background: false, ..open.mount_options() };

@@ -3,7 +3,7 @@
 use super::print::Printer;
 use super::{BATCH, Form, Item, Ls};
 use crate::context::Context;
-use crate::failure::At;
+use crate::failure::{At, Failure};
 use crate::show::name::join;
 use crate::volume::{Opened, Place};
 use anyhow::Result;
@@ -32,15 +32,33 @@ impl<'a> Listing<'a> {
 
     /// A directory and, with -R, those below it: each before its content, in the order shown.
     pub fn tree(&mut self, volume: &Opened, top: &Place, with_heading: bool) -> Result<()> {
-        let mut ahead = vec![top.clone()];
-        while let Some(place) = ahead.pop() {
+        // Each with how many directories lie above it.
+        let mut ahead = vec![(top.clone(), 0)];
+        // The directories from the top to the one in hand.
+        let mut entered = Vec::new();
+        while let Some((place, depth)) = ahead.pop() {
             self.context.check()?;
-            let result = self.directory(volume, &place, with_heading).map(|below| {
+            entered.truncate(depth);
+            let entering = self.enter(volume, &place, &mut entered);
+            let result = entering.and_then(|()| self.directory(volume, &place, with_heading)).map(|below| {
                 if self.ls.recursive {
-                    ahead.extend(below.iter().rev().map(|name| place.below(name)));
+                    ahead.extend(below.iter().rev().map(|name| (place.below(name), depth + 1)));
                 }
             });
             self.context.tolerate(result)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory that a symbolic link has led back to.
+    fn enter(&self, volume: &Opened, place: &Place, entered: &mut Vec<u64>) -> Result<()> {
+        if self.ls.recursive && self.ls.dereference {
+            let ino = volume.tree().stat(&place.path).at(place)?.ino;
+            if entered.contains(&ino) {
+                let what = "leads back to a directory above it, and is not listed again";
+                return Err(Failure::new(place, what, "").into());
+            }
+            entered.push(ino);
         }
         Ok(())
     }
@@ -60,12 +78,7 @@ impl<'a> Listing<'a> {
         self.shown += 1;
         self.printer.print(volume, &items, true)?;
         let is_below = |item: &Item| item.stat.is_dir() && item.name != b"." && item.name != b"..";
-        // What a link leads to is shown, and not entered: it might lead back here.
-        let is_link = |item: &Item| {
-            self.ls.dereference
-                && volume.tree().lstat(&item.place.path).is_ok_and(|stat| stat.file_type() == FileType::Symlink)
-        };
-        Ok(items.into_iter().filter(|item| is_below(item) && !is_link(item)).map(|item| item.name).collect())
+        Ok(items.into_iter().filter(is_below).map(|item| item.name).collect())
     }
 
     /// A directory's entries with their attributes, sorted.
@@ -94,7 +107,9 @@ impl<'a> Listing<'a> {
                 match stat.at(&place) {
                     Ok(stat) => {
                         let follows = self.ls.dereference && stat.file_type() == FileType::Symlink;
-                        let stat = if follows { tree.stat(path).unwrap_or(stat) } else { stat };
+                        let led = if follows { tree.stat(path).at(&place) } else { Ok(stat.clone()) };
+                        // One that leads nowhere is shown as what it is.
+                        let stat = self.context.tolerated(led)?.unwrap_or(stat);
                         items.push(Item { name: name.clone(), place, stat });
                     }
                     Err(error) => self.context.report(&error),

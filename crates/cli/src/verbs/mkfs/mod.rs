@@ -72,6 +72,9 @@ impl Command for Mkfs {
     }
 }
 
+/// Cache in which a new volume is looked at: it has few blocks yet, and a host that has memory for making it has as much again.
+const FACTS_CACHE: u64 = 8 << 20;
+
 impl Mkfs {
     /// Makes the volume where `existing` was found.
     fn make(&self, context: &Context, existing: &Existing, options: &MkfsOptions) -> Result<Status> {
@@ -143,7 +146,8 @@ impl Mkfs {
             }
             return Err(self.too_large(&name, control::or_mounted(&self.image, error)));
         }
-        let open = OpenArgs { log_device: self.made.0.log_device.clone(), ..OpenArgs::default() };
+        let log_device = self.made.0.log_device.clone();
+        let open = OpenArgs { log_device, cache_size: Some(FACTS_CACHE), ..OpenArgs::default() };
         let facts = info::Facts::read(&self.image, &open)?;
         if self.json {
             context.out().json(&facts.json())?;
