@@ -107,7 +107,7 @@ impl<'a> Listing<'a> {
                 match stat.at(&place) {
                     Ok(stat) => {
                         let follows = self.ls.dereference && stat.file_type() == FileType::Symlink;
-                        let led = if follows { tree.stat(path).at(&place) } else { Ok(stat.clone()) };
+                        let led = if follows { tree.stat(path).at(&place) } else { Ok(stat) };
                         // One that leads nowhere is shown as what it is.
                         let stat = self.context.tolerated(led)?.unwrap_or(stat);
                         items.push(Item { name: name.clone(), place, stat });
