@@ -25,8 +25,6 @@ use zerocopy::little_endian::{I64, U32, U64};
 /// How often a rename that waits for others (`must_wait`) makes everything durable before it is refused. Of several at a time one is done each time, so with
 /// a few threads that do nothing else none is refused.
 const RESHAPE_TRIES: u32 = 64;
-/// Renames that may leave a name to be noted, each in a round of its own, before everything is made durable.
-const TO_NOTE_MAX: u64 = 8;
 
 /// One end of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
@@ -234,7 +232,7 @@ impl Ops<'_> {
         let has_dir =
             moved.is_dir() || mode == RenameMode::Exchange && replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
         let is_to_note = has_dir && (replaced.is_some() || mode.leaves_whiteout());
-        if is_reshaping && self.must_wait(ends) || is_to_note && self.are_many_to_note() {
+        if is_reshaping && self.must_wait(ends) || is_to_note && self.is_one_to_note() {
             return if ends.before.waited < RESHAPE_TRIES {
                 Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: true }))
             } else {
@@ -413,9 +411,10 @@ impl Ops<'_> {
         !is_known || soft.has_exchange() || soft.to_note() > 0
     }
 
-    /// Whether so many names may have to be noted that no rename leaves another one before all that was changed is durable.
-    fn are_many_to_note(&self) -> bool {
-        self.volume.soft.as_ref().is_some_and(|soft| soft.to_note() >= TO_NOTE_MAX)
+    /// Whether a name may wait to be noted, or an exchange. One note is about one name: a directory that took a second one meanwhile would have the identity
+    /// of that, and the first would not show until it is noted as well.
+    fn is_one_to_note(&self) -> bool {
+        self.volume.soft.as_ref().is_some_and(|soft| soft.has_exchange() || soft.to_note() > 0)
     }
 
     /// Whether what a rename takes from its places must first be durable elsewhere.
@@ -698,6 +697,32 @@ mod tests {
             volume.commit_now().unwrap();
             [&b"x"[..], b"y"].into_iter().for_each(|file| ops.unlink(root, file).unwrap());
         }
+    }
+
+    /// A directory took a name while an exchange waited that had given it one. It had the identity of the later name before the exchange showed, and the name that
+    /// it lasted by was nobody's.
+    #[test]
+    fn a_directory_takes_no_second_name_while_an_exchange_waits() {
+        let volume = soft_volume();
+        let cred = Cred::root();
+        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+        let root = crate::namei::root(&volume.look()).unwrap();
+        for name in [&b"d"[..], b"e"] {
+            ops.make(root, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
+        }
+        testing::new_file(&volume, b"a");
+        ops.rename((root, b"a"), (root, b"d"), RenameMode::Exchange, (false, false)).unwrap();
+        let attempt = || {
+            transact(&volume, OPERATION_BLOCKS, |txn| {
+                let _rename = volume.rename_lock.lock();
+                let (from, to) = (ops.end((root, b"a")), ops.end((root, b"e")));
+                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), Before::default())
+            })
+            .unwrap()
+        };
+        assert!(matches!(attempt(), Renamed::SettleFirst { is_reshaping: true }));
+        volume.commit_now().unwrap();
+        assert!(matches!(attempt(), Renamed::Done { .. }));
     }
 
     /// How often a rename had waited for other renames counted against what it asked for next, and it went on unasked.
