@@ -255,16 +255,9 @@ impl Volume {
             }
             return self.allocate_fragment(txn, goal, min);
         }
-        let mut unreadable = None;
-        let found = self.allocate_from(goal, min, |ag, near| {
-            self.with_readable_group(txn, ag, &mut unreadable, |space, txn, unreadable| {
-                if space.available() < min { Ok(None) } else { space.allocate(txn, near, min, max, unreadable) }
-            })
-        });
-        match (found, unreadable) {
-            (Err(Error::Refused(Errno::NOSPC)), Some(error)) if min == 1 => Err(error),
-            (found, _) => found,
-        }
+        self.allocate_readable(txn, goal, min, |space, txn, near, unreadable| {
+            space.allocate(txn, near, min, max, unreadable)
+        })
     }
 
     /// As [`Self::allocate_extent`], for data: where it has checksums, in no place of which the table of them cannot be read. For more than one
@@ -273,10 +266,24 @@ impl Volume {
         if !self.geometry.has_checksums {
             return self.allocate_extent(txn, goal, min, max);
         }
+        self.allocate_readable(txn, goal, min, |space, txn, near, unreadable| {
+            space.allocate_data(txn, near, min, max, unreadable)
+        })
+    }
+
+    /// What `take` takes, from the first group with at least `min` blocks that can be read; if none has a single block, why one could not be.
+    #[inline(always)]
+    fn allocate_readable(
+        &self,
+        txn: &mut Txn<'_>,
+        goal: FsBlock,
+        min: u32,
+        mut take: impl FnMut(&mut AgSpace, &mut Txn<'_>, AgBlock, &mut Option<Error>) -> Result<Option<(AgBlock, u32)>>,
+    ) -> Result<(FsBlock, u32)> {
         let mut unreadable = None;
         let found = self.allocate_from(goal, min, |ag, near| {
             self.with_readable_group(txn, ag, &mut unreadable, |space, txn, unreadable| {
-                if space.available() < min { Ok(None) } else { space.allocate_data(txn, near, min, max, unreadable) }
+                if space.available() < min { Ok(None) } else { take(space, txn, near, unreadable) }
             })
         });
         match (found, unreadable) {
