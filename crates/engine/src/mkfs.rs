@@ -3,7 +3,7 @@
 use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Error, Result};
 use crate::ops;
-use crate::order::Txn;
+use crate::order::{self, Txn};
 use crate::perm::NewInode;
 use crate::random;
 use crate::types::{Discard, MkfsOptions, MountOptions, Order};
@@ -11,7 +11,7 @@ use crate::volume::{Volume, log_open_error};
 use myriad_device::{AlignedBuf, BlockDevice};
 use myriad_format::bitmap::{self, UNIT_BITS};
 use myriad_format::checksum::{ChecksumHeader, TABLE_BLOCKS_MAX};
-use myriad_format::choices::{self, Inodes, Map, Space};
+use myriad_format::choices::{Inodes, Map, Space};
 use myriad_format::group::FIXED_BLOCKS;
 use myriad_format::inode::S_IFDIR;
 use myriad_format::pointers::FRAGMENT_BITS_MAX;
@@ -154,7 +154,7 @@ pub(crate) fn plan(
     let fragments = if options.fragments > 1 { feature::INCOMPATIBLE_FRAGMENTS } else { 0 };
     sb.features_incompatible = U64::new(fragments);
     sb.set_choices(&options.choices);
-    options.order.check(&options.choices, options.data_checksums)?;
+    order::check(options.order, &options.choices, options.data_checksums)?;
     sb.orders = possible_orders(options, log_bytes > 0);
     sb.ag_blocks = U32::new(ag_blocks as u32);
     sb.block_count = U64::new(blocks);
@@ -177,7 +177,7 @@ pub(crate) fn plan(
         sb.log_start = U64::new(log_start);
         sb.log_blocks = U64::new(log_blocks);
     }
-    sb.last_order = U32::new(options.order.code());
+    sb.last_order = U32::new(options.order as u32);
     sb.chunk_blocks = U32::new((CHUNK_BYTES / block).clamp(1, 64) as u32);
     sb.device_count = U32::new(1);
     sb.placement = if options.spreads_directories { placement::SPREAD } else { placement::NEAR };
@@ -274,12 +274,12 @@ fn log_bytes(
 
 /// The orders that the volume has room for, a bit each.
 fn possible_orders(options: &MkfsOptions, has_log: bool) -> u8 {
-    let has_units = Order::Soft.check(&options.choices, options.data_checksums).is_ok();
+    let has_units = order::check(Order::Soft, &options.choices, options.data_checksums).is_ok();
     let orders = [
-        (choices::Order::None, true),
-        (choices::Order::Sync, has_units),
-        (choices::Order::SoftUpdates, has_units),
-        (choices::Order::Log, has_log),
+        (Order::None, true),
+        (Order::Sync, has_units),
+        (Order::Soft, has_units),
+        (Order::Log, has_log),
     ];
     orders.into_iter().fold(0, |bits, (order, is_possible)| bits | u8::from(is_possible) << order as u8)
 }
@@ -399,7 +399,7 @@ pub(crate) fn make(
     volume.checkpointer.lock().settle(&volume)?;
     let mut image = AlignedBuf::zeroed(block_size);
     device.read(0, &mut image).map_err(|source| Error::io("read", 0, source))?;
-    let order = U32::new(options.order.code());
+    let order = U32::new(options.order as u32);
     Superblock::read_mut(&mut image).last_order = order;
     Superblock::read_mut(&mut image).version = U32::new(FORMAT_VERSION);
     for ag in (1..geometry.ag_count).map(AgNo).filter(|&ag| has_copy(ag)) {

@@ -1,7 +1,8 @@
 //! Plain data in and out of the API.
 
 use crate::error::{Errno, Error, Result};
-use myriad_format::choices::{self, Choices};
+use myriad_format::choices::Choices;
+pub use myriad_format::choices::Order;
 use myriad_format::dir::NAME_MAX;
 
 /// Who asks. Operations check permissions for these credentials as POSIX says; user 0 passes all checks but execute.
@@ -339,73 +340,6 @@ pub struct StatFs {
     pub inodes_free: u64,
     pub directories: u64,
     pub name_max: u32,
-}
-
-/// Order of writes (seam "order").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// No promise after a crash but that repair can make the volume consistent.
-    None,
-    /// As [`Self::Soft`], and each change of metadata is durable when its operation returns; file data too, if [`SyncMode`] says so.
-    Sync,
-    /// Soft updates: after a crash the volume can be used at once. What may be wrong is lost space, link counts that are too high, and
-    /// what a rename had not taken away yet.
-    Soft,
-    /// Write-ahead log, delayed: after a crash names are those after a prefix of the operations.
-    Log,
-}
-
-impl Order {
-    /// In the superblock.
-    pub(crate) fn code(self) -> u32 {
-        match self {
-            Self::None => choices::Order::None as u32,
-            Self::Sync => choices::Order::Sync as u32,
-            Self::Soft => choices::Order::SoftUpdates as u32,
-            Self::Log => choices::Order::Log as u32,
-        }
-    }
-
-    /// That of a superblock, in which decoding has refused all others.
-    pub(crate) fn of_code(code: u32) -> Self {
-        [Self::Log, Self::Soft, Self::Sync].into_iter().find(|order| order.code() == code).unwrap_or(Self::None)
-    }
-
-    /// Whether changes go straight to their places in rounds (`order::soft`): after a crash the volume can be used at once.
-    pub(crate) fn goes_by_rounds(self) -> bool {
-        matches!(self, Self::Sync | Self::Soft)
-    }
-
-    /// Whether the order is safe with these choices.
-    pub(crate) fn check(self, choices: &choices::Choices, has_checksums: bool) -> crate::error::Result<()> {
-        let refuse = |reason: String| Err(crate::error::Error::bad_option("order", reason));
-        let order = choices::Order::from_code(self.code() as u8).expect("an order of the format's table");
-        if let Err(why) = choices.check_order(order) {
-            return refuse(why.to_string());
-        }
-        if self.goes_by_rounds() && has_checksums {
-            return refuse(format!(
-                "order={} is never safe with data checksums: a block and its checksum change together",
-                self.name()
-            ));
-        }
-        Ok(())
-    }
-
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        choices::Order::from_code(self.code() as u8).expect("an order of the format's table").choice().name
-    }
-
-    /// The order of a name; the error says which this build has.
-    pub fn parse(name: &str) -> std::result::Result<Self, String> {
-        Ok(match choices::Order::parse(name)? {
-            choices::Order::Log => Self::Log,
-            choices::Order::None => Self::None,
-            choices::Order::SoftUpdates => Self::Soft,
-            choices::Order::Sync => Self::Sync,
-        })
-    }
 }
 
 /// What order `sync` has on the device when an operation returns.

@@ -55,14 +55,14 @@ impl Seam {
 macro_rules! seam {
     (
         $(#[$doc:meta])* $kind:ident, $name:literal, $about:literal {
-            $($variant:ident = $code:literal, $choice:literal, $built:literal, $choice_about:literal, $source:literal;)*
+            $($(#[$more:meta])* $variant:ident = $code:literal, $choice:literal, $built:literal, $choice_about:literal, $source:literal;)*
         }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum $kind {
-            $(#[doc = $choice_about] $variant = $code,)*
+            $(#[doc = $choice_about] $(#[$more])* $variant = $code,)*
         }
 
         impl $kind {
@@ -86,6 +86,11 @@ macro_rules! seam {
             pub fn choice(self) -> &'static Choice {
                 let found = Self::SEAM.choices.iter().find(|choice| choice.code == self as u8);
                 found.expect("the table is made of the same list")
+            }
+
+            /// As it is written.
+            pub fn name(self) -> &'static str {
+                self.choice().name
             }
 
             /// The choice of a name, whether or not it is in this build.
@@ -153,9 +158,18 @@ seam! {
 seam! {
     /// In which order changes reach the device. A volume may have room for several; each opening takes one.
     Order, "order", "in which order changes reach the device" {
+        ///
+        /// No promise after a crash but that repair can make the volume consistent.
         None = 0, "none", true, "any; after a crash fsck has to look", "FFS mounted async";
+        ///
+        /// Otherwise as [`Self::Soft`].
         Sync = 1, "sync", true, "each change of metadata is durable when the call returns", "FFS";
-        SoftUpdates = 2, "softdep", true, "soft updates: no block before what it depends on", "Dowse and Malone 2002, 2.1";
+        ///
+        /// After a crash the volume can be used at once. What may be wrong is lost space, link counts that are too high, and what a rename had
+        /// not taken away yet.
+        Soft = 2, "softdep", true, "soft updates: no block before what it depends on", "Dowse and Malone 2002, 2.1";
+        ///
+        /// After a crash names are those after a prefix of the operations.
         Log = 3, "log", true, "a write-ahead log, written behind the caller's back", "XFS 1996, 4.1";
     }
 }
@@ -184,7 +198,7 @@ impl Default for Choices {
 impl Order {
     /// Whether changes go straight to their places, each a sector that is sound by itself: after a crash the volume can be used at once.
     pub fn goes_by_rounds(self) -> bool {
-        matches!(self, Self::Sync | Self::SoftUpdates)
+        matches!(self, Self::Sync | Self::Soft)
     }
 }
 
@@ -226,7 +240,7 @@ impl Choices {
     /// Whether each choice finds at the other seams what it needs.
     pub fn check_together(&self) -> Result<(), Incompatible> {
         if self.map == Map::Blocks && self.inodes != Inodes::Static {
-            let (map, inodes) = (self.map.choice().name, self.inodes.choice().name);
+            let (map, inodes) = (self.map.name(), self.inodes.name());
             return Err(Incompatible::Apart {
                 one: (Map::SEAM.name, map),
                 other: (Inodes::SEAM.name, inodes),
@@ -250,7 +264,7 @@ impl Choices {
             (Lookup::SEAM.name, self.lookup.choice(), self.lookup == Lookup::Walk),
         ];
         match fit.into_iter().find(|(.., fits)| !fits) {
-            Some((seam, choice, _)) => Err(Unsafe { order: order.choice().name, seam, choice: choice.name }),
+            Some((seam, choice, _)) => Err(Unsafe { order: order.name(), seam, choice: choice.name }),
             None => Ok(()),
         }
     }
@@ -304,7 +318,7 @@ pub const PROFILES: [Profile; 5] = [
             directory: Directory::Linear,
             ..MYRIAD.choices
         },
-        order: Order::SoftUpdates,
+        order: Order::Soft,
         spreads_directories: false,
         about: "FreeBSD's file system with soft updates, as Dowse and Malone describe it in 2002",
     },
@@ -354,7 +368,7 @@ impl Profile {
             .map(|(seam, choice)| format!("{seam}={}", choice.name))
             .collect();
         if !profile.order.choice().is_built {
-            lacks.push(format!("order={}", profile.order.choice().name));
+            lacks.push(format!("order={}", profile.order.name()));
         }
         if lacks.is_empty() {
             Ok(profile)
@@ -417,17 +431,17 @@ mod tests {
     #[test]
     fn soft_updates_want_structures_that_change_by_one_sector() {
         let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").unwrap();
-        for order in [Order::None, Order::Sync, Order::SoftUpdates, Order::Log] {
+        for order in [Order::None, Order::Sync, Order::Soft, Order::Log] {
             assert!(ffs.choices.check_order(order).is_ok());
         }
-        let refused = MYRIAD.choices.check_order(Order::SoftUpdates).unwrap_err();
+        let refused = MYRIAD.choices.check_order(Order::Soft).unwrap_err();
         assert!(refused.to_string().starts_with("order=softdep is never safe with space=btree"), "{refused}");
         assert!(MYRIAD.choices.check_order(Order::None).is_ok());
         let slots = Choices { directory: Directory::Slots, ..ffs.choices };
-        let refused = slots.check_order(Order::SoftUpdates).unwrap_err();
+        let refused = slots.check_order(Order::Soft).unwrap_err();
         assert!(refused.to_string().starts_with("order=softdep is never safe with directory=slots"), "{refused}");
         let trees = Choices { directory: Directory::Tree, ..ffs.choices };
-        let refused = trees.check_order(Order::SoftUpdates).unwrap_err();
+        let refused = trees.check_order(Order::Soft).unwrap_err();
         assert!(refused.to_string().starts_with("order=softdep is never safe with directory=btree"), "{refused}");
     }
 }

@@ -310,8 +310,7 @@ impl Superblock {
         match u8::try_from(order).ok().and_then(Order::from_code) {
             // It was written by what knows more: what is promised of its state is not what another order would rely on.
             Some(order) if !order.choice().is_built => {
-                let choice = order.choice().name;
-                return Err(Incompatible::NotBuilt { seam: Order::SEAM.name, choice }.into());
+                return Err(Incompatible::NotBuilt { seam: Order::SEAM.name, choice: order.name() }.into());
             }
             None => return bad("last_order", u64::from(order)),
             Some(Order::Log) if self.log_blocks.get() == 0 => return bad("last_order", u64::from(order)),
@@ -321,6 +320,11 @@ impl Superblock {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// The order that changed the volume last; decoding refuses what is none.
+    pub fn order(&self) -> Order {
+        u8::try_from(self.last_order.get()).ok().and_then(Order::from_code).unwrap_or(Order::None)
     }
 
     /// Whether the volume is safe without a log in this order. A block and its checksum of data change together, which only a log makes one

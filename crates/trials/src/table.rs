@@ -40,7 +40,7 @@ impl Row {
     /// As `--choices` takes it: what differs from the default, and the order.
     pub fn name(&self) -> String {
         let fragments = if self.fragments > 1 { format!("fragments={},", self.fragments) } else { String::new() };
-        let order = format!("{fragments}order={}", order_name(self.order));
+        let order = format!("{fragments}order={}", self.order.name());
         if self.is_default() { order } else { format!("{},{order}", name_of(&self.choices)) }
     }
 
@@ -96,19 +96,11 @@ impl Promise {
     }
 }
 
-fn order_name(order: Order) -> &'static str {
-    let named = |choice: &&choices::Choice| choice.is_built && Order::parse(choice.name) == Ok(order);
-    choices::Order::SEAM.choices.iter().find(named).expect("the engine's orders are those of the table").name
-}
-
 /// The orders that these choices can be written in.
 pub fn orders(choices: &Choices) -> impl Iterator<Item = Order> {
     // Strongest promise first.
-    choices::Order::SEAM.choices.iter().rev().filter_map(|choice| {
-        let order = choices::Order::from_code(choice.code)?;
-        choices.check_order(order).ok()?;
-        Order::parse(choice.name).ok()
-    })
+    let all = Order::SEAM.choices.iter().rev().filter_map(|choice| Order::from_code(choice.code));
+    all.filter(|&order| order.choice().is_built && choices.check_order(order).is_ok())
 }
 
 /// Every row, the default first.
@@ -187,7 +179,7 @@ pub fn select(text: &str) -> Result<Vec<Row>, String> {
         .map(|order| Row { choices, order, fragments })
         .collect();
     match (rows.is_empty(), wanted) {
-        (true, Some(order)) => Err(format!("`{text}`: these choices are not written with order={}", order_name(order))),
+        (true, Some(order)) => Err(format!("`{text}`: these choices are not written with order={}", order.name())),
         (true, None) => Err(format!("`{text}`: this build has no order in which these choices are written")),
         (false, _) => Ok(rows),
     }
@@ -260,7 +252,7 @@ mod tests {
             for choice in seam.choices.iter().filter(|choice| choice.is_built) {
                 let has = |row: &Row| {
                     row.choices.all().contains(&(seam.name, choice))
-                        || seam.name == "order" && order_name(row.order) == choice.name
+                        || seam.name == "order" && row.order.name() == choice.name
                 };
                 assert!(rows.iter().any(has), "{}={}", seam.name, choice.name);
             }

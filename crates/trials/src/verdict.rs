@@ -3,6 +3,7 @@
 use crate::setup::Devices;
 use myriad_check::{Options, Report, Totals, check, number};
 use myriad_engine::{AsPath, OpenOptions, Session};
+use myriad_sim::compare::first_not_zero;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 
@@ -45,7 +46,7 @@ pub fn grow(session: &Session, path: &(impl AsPath + ?Sized), size: u64) -> myri
     file.truncate(size)?;
     let mut gained = vec![0xee; (size - before) as usize];
     file.read_at(&mut gained, before)?;
-    Ok(gained.iter().position(|&byte| byte != 0).map(|at| before + at as u64))
+    Ok(first_not_zero(&gained).map(|at| before + at as u64))
 }
 
 /// As [`check_usable`]; and a check may repair what power loss has left. Whether there was anything.

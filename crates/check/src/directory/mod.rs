@@ -11,7 +11,7 @@ macro_rules! of_kind {
             Directory::Linear => crate::directory::linear::$($call)+,
             Directory::Slots => crate::directory::slots::$($call)+,
             Directory::Tree => crate::directory::btree::$($call)+,
-            other => unreachable!("directory={} is refused where the superblock is read", other.choice().name),
+            other => unreachable!("directory={} is refused where the superblock is read", other.name()),
         }
     };
 }

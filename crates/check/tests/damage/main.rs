@@ -92,7 +92,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
 /// What a shape is, for messages.
 fn shown(shape: &Shape) -> String {
     let Choices { space, inodes, directory, .. } = shape.choices;
-    let names = [space.choice().name, inodes.choice().name, directory.choice().name];
+    let names = [space.name(), inodes.name(), directory.name()];
     format!("{}-byte blocks, {}", shape.block_size, names.join(", "))
 }
 

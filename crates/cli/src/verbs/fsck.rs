@@ -17,7 +17,7 @@ use crate::volume::{device, recognise, signatures};
 use anyhow::Result;
 use myriad_check::{CheckError, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
 use myriad_device::{Access, BlockDevice, FileDevice, InUse};
-use myriad_format::choices;
+use myriad_format::choices::Order;
 use myriad_format::superblock::Superblock;
 use std::ffi::OsString;
 use std::fs::File;
@@ -199,8 +199,8 @@ impl Opened {
     }
 
     /// The order that it was changed in last, if that is one that keeps a volume usable without a log.
-    fn order(&self) -> Option<choices::Order> {
-        let order = self.superblock.and_then(|found| choices::Order::from_code(found.last_order.get() as u8));
+    fn order(&self) -> Option<Order> {
+        let order = self.superblock.map(|found| found.order());
         order.filter(|order| order.goes_by_rounds())
     }
 }
@@ -310,7 +310,7 @@ impl Fsck {
             (false, _, Some(_)) if !report.is_usable() => None,
             (false, _, Some(order)) => Some(format!(
                 "with order={} it can be used as it is; the next mount gives back what it holds for nothing, or myriad fsck -p",
-                order.choice().name
+                order.name()
             )),
             (false, _, None) => Some("its log counts; the next opening for changes empties it".into()),
             (true, false, _) => Some("it has no log that counts; myriad fsck -p lets it be changed again".into()),

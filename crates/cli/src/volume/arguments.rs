@@ -6,7 +6,6 @@ use crate::show::size;
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser, ValueParser};
 use clap::{Arg, Command, Error};
 use myriad_engine::{Discard, MountOptions, Order};
-use myriad_format::choices;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -51,7 +50,7 @@ impl TypedValueParser for OrderParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let built = choices::Order::SEAM.choices.iter().filter(|choice| choice.is_built);
+        let built = Order::SEAM.choices.iter().filter(|choice| choice.is_built);
         Some(Box::new(built.map(|choice| PossibleValue::new(choice.name).help(choice.about))))
     }
 }

@@ -66,7 +66,7 @@ macro_rules! of_kind {
 }
 
 fn not_built(kind: Directory) -> ! {
-    unreachable!("a volume with directory={} is refused when it is opened", kind.choice().name)
+    unreachable!("a volume with directory={} is refused when it is opened", kind.name())
 }
 
 /// Where an operation takes the blocks of one inode from, and how many it has taken (negative: given back).

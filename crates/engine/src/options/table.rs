@@ -27,7 +27,7 @@ macro_rules! choice {
     ($field:ident, $kind:ty) => {
         seam(
             &<$kind>::SEAM,
-            |options| Value::Name(options.mkfs.choices.$field.choice().name),
+            |options| Value::Name(options.mkfs.choices.$field.name()),
             |options, value| {
                 options.mkfs.choices.$field = <$kind>::named(value.name()).expect("a value of this row");
             },
@@ -168,7 +168,7 @@ fn set_profile(options: &mut Options, value: Value) {
         let profile = Profile::parse(name).expect("a value of this row");
         options.mkfs.choices = profile.choices;
         options.mkfs.spreads_directories = profile.spreads_directories;
-        options.mkfs.order = Order::parse(profile.order.choice().name).expect("a profile of this build has its order");
+        options.mkfs.order = profile.order;
     }
 }
 
@@ -311,7 +311,7 @@ pub static TABLE: [Row; 45] = [
     },
     Row {
         name: "order",
-        values: Values::Seam(&choices::Order::SEAM),
+        values: Values::Seam(&Order::SEAM),
         when: When::MkfsOrMount,
         about: "order of writes; with none the volume wants fsck after a crash",
         source: "each choice names its own",

@@ -29,3 +29,19 @@ pub(crate) use group_commit::commit_through;
 pub(crate) use log::cost::Cost;
 pub(crate) use orphan_list::OrphanList;
 pub(crate) use txn::{Look, Txn};
+
+use crate::error::{Error, Result};
+use myriad_format::choices::{Choices, Order};
+
+/// Refuses an order that cannot survive a crash with these choices.
+pub(crate) fn check(order: Order, choices: &Choices, has_checksums: bool) -> Result<()> {
+    let refuse = |reason: String| Err(Error::bad_option(Order::SEAM.name, reason));
+    if let Err(why) = choices.check_order(order) {
+        return refuse(why.to_string());
+    }
+    if order.goes_by_rounds() && has_checksums {
+        let name = order.name();
+        return refuse(format!("order={name} is never safe with data checksums: a block and its checksum change together"));
+    }
+    Ok(())
+}

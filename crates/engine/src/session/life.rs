@@ -161,7 +161,7 @@ impl Volume {
                 self.checkpointer.lock().retire_log(self, log)?;
             }
             if superblock.state.get() == state::IN_USE {
-                let went_by_rounds = Order::of_code(superblock.last_order.get()).goes_by_rounds();
+                let went_by_rounds = superblock.order().goes_by_rounds();
                 if went_by_rounds {
                     self.recount()?;
                 }

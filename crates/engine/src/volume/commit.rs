@@ -155,7 +155,7 @@ impl Volume {
             new.ag_high_water = U32::new(high_water);
             new.features_compatible = U64::new(features);
             new.leftovers = leftovers;
-            new.last_order = U32::new(self.order.code());
+            new.last_order = U32::new(self.order as u32);
             if generation != self.first_generation.load(Ordering::Relaxed) {
                 new.next_generation = U32::new(generation);
             }

@@ -33,7 +33,7 @@ use crate::error::{DamagedData, Error, Result};
 use crate::file::{self, OpenFiles};
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::name_cache::NameCache;
-use crate::order::OpenEpoch;
+use crate::order::{self, OpenEpoch};
 use crate::order::checkpointer::Checkpointer;
 use crate::order::soft::Soft;
 use crate::placement::{Placement, usual_policy};
@@ -152,11 +152,7 @@ impl Volume {
         let geometry = superblock.geometry();
         let choices = superblock.choices()?;
         let policy = *options.placement.get_or_insert_with(|| usual_policy(&superblock));
-        let order = match options.order {
-            Some(order) => order,
-            // Decoding has refused what this version does not write.
-            None => Order::of_code(superblock.last_order.get()),
-        };
+        let order = options.order.unwrap_or(superblock.order());
         check_opening(order, &choices, log.as_ref(), &superblock, &options)?;
         let device = finish_exchange(device, &mut superblock, options.read_only)?;
         let counters = Arc::new(Counters::new());
@@ -196,7 +192,7 @@ impl Volume {
             recovered,
             epoch: OpenEpoch::new(geometry.granule_size()),
             soft: order.goes_by_rounds().then(|| Soft::new(geometry.block_size(), &options)),
-            may_have_leftovers: Order::Soft.check(&choices, geometry.has_checksums).is_ok(),
+            may_have_leftovers: order::check(Order::Soft, &choices, geometry.has_checksums).is_ok(),
             totals: Totals {
                 free_blocks: AtomicI64::new(0),
                 ready_blocks: AtomicI64::new(0),

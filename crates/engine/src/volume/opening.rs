@@ -3,9 +3,10 @@
 use super::log_open_error;
 use crate::error::{Error, Result};
 use crate::order::soft::Delays;
+use crate::order;
 use crate::types::{MountOptions, Order};
 use myriad_device::{BlockDevice, OverlayDevice};
-use myriad_format::choices::{self, Choices};
+use myriad_format::choices::Choices;
 use myriad_format::exchange;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{Corrupt, FsBlock};
@@ -33,10 +34,10 @@ pub(super) fn check_opening(
     superblock: &Superblock,
     options: &MountOptions,
 ) -> Result<()> {
-    order.check(choices, superblock.geometry().has_checksums)?;
+    order::check(order, choices, superblock.geometry().has_checksums)?;
     Delays::check(options, order)?;
     if order == Order::Log && log.is_none() {
-        let built = choices::Order::SEAM.choices.iter().filter(|choice| choice.is_built);
+        let built = Order::SEAM.choices.iter().filter(|choice| choice.is_built);
         let possible = built.filter(|choice| superblock.orders >> choice.code & 1 != 0);
         let names: Vec<&str> = possible.map(|choice| choice.name).collect();
         let reason = format!("this volume has no log; use order={}, or make it anew with a log", names.join(" or "));

@@ -22,7 +22,7 @@ impl Volume {
         {
             let mut bytes = frame.write();
             let raw = Superblock::read_mut(&mut bytes);
-            if raw.state.get() == state::IN_USE && Order::of_code(raw.last_order.get()).goes_by_rounds() {
+            if raw.state.get() == state::IN_USE && raw.order().goes_by_rounds() {
                 // Whether it is this opening or an earlier one that did not end cleanly.
                 let found = if state == state::IN_USE { leftovers::MAY_BE } else { 0 };
                 self.leftovers.fetch_or(found, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Volume {
                 // Before anything goes home out of order: who looks beside this mount, or after it died, must not take the
                 // volume for one under the log. The other way round it is for the first commit to say, and for the opening to write once more.
                 if self.order != Order::Log {
-                    raw.last_order = U32::new(self.order.code());
+                    raw.last_order = U32::new(self.order as u32);
                 }
             }
             image.copy_from_slice(&bytes);

@@ -140,7 +140,9 @@ fn compare(what: &str, size: u64, found: &[u8], expected: &[u8]) -> Result<(), S
 
 /// As [`compare`], of as many bytes.
 pub(super) fn compare_bytes(what: &str, found: &[u8], expected: &[u8]) -> Result<(), String> {
-    match found.iter().zip(expected).position(|(found, expected)| found != expected) {
+    // Most are as they should be, which is seen sooner than where they are not.
+    let place = || found.iter().zip(expected).position(|(found, expected)| found != expected);
+    match (found != expected).then(place).flatten() {
         None => Ok(()),
         Some(at) => {
             Err(format!("{what}: byte {at} of {} is {:#x} instead of {:#x}", expected.len(), found[at], expected[at]))

@@ -16,7 +16,7 @@ use anyhow::Result;
 use existing::Existing;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::{Fs, MkfsOptions};
-use myriad_format::choices::{Order, PROFILES, Profile, SEAMS};
+use myriad_format::choices::{PROFILES, Profile, SEAMS};
 use myriad_format::superblock::BLOCK_COUNT_MIN;
 use options::Made;
 use rustix::fs::{Mode, OFlags};
@@ -184,9 +184,8 @@ impl Mkfs {
 
     fn options(&self) -> Result<MkfsOptions> {
         let made = &self.made.0;
-        let order = Order::named(made.order.name()).expect("the engine's orders are in the format's table");
         made.choices
-            .check_order(order)
+            .check_order(made.order)
             .map_err(|reason| Failure::usage(image_name(&self.image), reason.to_string(), "nothing was changed"))?;
         let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let (root_uid, root_gid) = self.root_owner.unwrap_or_else(caller);
