@@ -42,7 +42,7 @@ COUNTS = (*DEVICE, "blocks_touched", "processor_seconds")
 # Samples that agree in these are repetitions of one measurement, a *cell*; `factors`, conditions and `options` as text.
 CELL = ("suite", "workload", "phase", "target", "clock", "scale", "size", "factors_key", "conditions_key", "options_key")
 # What a run asks for that changes what is measured on every target, by its name in a header's `asked`.
-CONDITIONS = ("age", "memory", "sparse", "check")
+CONDITIONS = ("age", "memory", "sparse", "check", "trace")
 
 
 class BadResults(Exception):

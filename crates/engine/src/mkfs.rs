@@ -275,12 +275,7 @@ fn log_bytes(
 /// The orders that the volume has room for, a bit each.
 fn possible_orders(options: &MkfsOptions, has_log: bool) -> u8 {
     let has_units = order::check(Order::Soft, &options.choices, options.data_checksums).is_ok();
-    let orders = [
-        (Order::None, true),
-        (Order::Sync, has_units),
-        (Order::Soft, has_units),
-        (Order::Log, has_log),
-    ];
+    let orders = [(Order::None, true), (Order::Sync, has_units), (Order::Soft, has_units), (Order::Log, has_log)];
     orders.into_iter().fold(0, |bits, (order, is_possible)| bits | u8::from(is_possible) << order as u8)
 }
 

@@ -134,6 +134,7 @@ pub fn run_phase(
         target.warm_up()?
     }
     let before = target.counters()?;
+    target.phase_begins(&phase.name);
     let gate = Gate::new(plans.len());
     let work = |plan: &Plan| -> Result<Span> {
         let _leave = gate.leave_on_drop();
@@ -166,6 +167,8 @@ pub fn run_phase(
         target.sync()?;
         sync = start.elapsed();
     }
+    let counters = target.counters()?.since(&before);
+    target.phase_ends();
     Ok(Sample {
         workload: workload.name().to_owned(),
         phase: phase.name.clone(),
@@ -175,7 +178,7 @@ pub fn run_phase(
         bytes: plans.iter().map(Plan::bytes).sum(),
         elapsed_ns: nanoseconds(end - start),
         sync_ns: nanoseconds(sync),
-        counters: target.counters()?.since(&before),
+        counters,
         metadata: None,
         slowed: spans.into_iter().filter_map(|span| span.slowed).reduce(Slowed::with),
     })

@@ -41,7 +41,9 @@ pub(crate) fn check(order: Order, choices: &Choices, has_checksums: bool) -> Res
     }
     if order.goes_by_rounds() && has_checksums {
         let name = order.name();
-        return refuse(format!("order={name} is never safe with data checksums: a block and its checksum change together"));
+        return refuse(format!(
+            "order={name} is never safe with data checksums: a block and its checksum change together"
+        ));
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::log_open_error;
 use crate::error::{Error, Result};
-use crate::order::soft::Delays;
 use crate::order;
+use crate::order::soft::Delays;
 use crate::types::{MountOptions, Order};
 use myriad_device::{BlockDevice, OverlayDevice};
 use myriad_format::choices::Choices;

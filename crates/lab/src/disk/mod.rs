@@ -8,6 +8,7 @@
 //! flat       a device without moving parts: latency, bandwidth, requests in parallel
 //! host       the machine around a drive: what its processor takes
 //! traced     a device that passes requests on, counts them, and asks a model how long they take
+//! trace      a recording of requests, for other models to be asked afterwards
 //! ```
 //!
 //! Invariants
@@ -23,13 +24,15 @@ mod geometry;
 mod host;
 pub mod presets;
 mod seek;
+pub mod trace;
 mod traced;
 
 pub use drive::{Drive, Mechanics, Seeks};
 pub use flat::{Flat, FlatTimes};
 pub use host::{Done, Host};
 pub use presets::{PRESETS, Preset};
-pub use traced::{Meter, Trace, Traced, replay};
+pub use trace::Recorder;
+pub use traced::{Meter, Traced};
 
 /// A request for a device. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,8 @@ impl Request {
         Self { is_write: true, offset, length }
     }
 
-    fn end(&self) -> u64 {
+    /// The first byte behind it.
+    pub fn end(&self) -> u64 {
         self.offset + self.length
     }
 }

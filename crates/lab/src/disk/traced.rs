@@ -1,59 +1,14 @@
 //! A device that passes requests on to another one, keeps count of how far apart they lie, and can ask a model how long they take.
 
-use super::{Model, Request};
+use super::{Model, Recorder, Request};
 use myriad_device::{BlockDevice, ReadRequest, WriteRequest};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What was asked of a device, for [`replay`]: a batch at a time, without the bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    steps: Vec<Step>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Serve(Vec<Request>),
-    Flush,
-    /// The host computed for so many nanoseconds.
-    Compute(u64),
-}
-
-impl Trace {
-    pub fn serve(&mut self, batch: &[Request]) {
-        self.steps.push(Step::Serve(batch.to_vec()));
-    }
-
-    pub fn flush(&mut self) {
-        self.steps.push(Step::Flush);
-    }
-
-    pub fn compute(&mut self, ns: u64) {
-        self.steps.push(Step::Compute(ns));
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
-}
-
-/// What a model takes for a trace, in nanoseconds.
-pub fn replay(trace: &Trace, model: &mut dyn Model) -> u64 {
-    let before = model.now_ns();
-    for step in &trace.steps {
-        match step {
-            Step::Serve(batch) => model.serve(batch),
-            Step::Flush => model.flush(),
-            Step::Compute(ns) => model.compute(*ns),
-        }
-    }
-    model.now_ns() - before
-}
-
 #[derive(Default)]
 struct State {
     model: Option<Box<dyn Model>>,
-    trace: Option<Trace>,
+    recorder: Option<Recorder>,
     /// Where the last request ended.
     last_end: u64,
     seek_bytes: u64,
@@ -86,15 +41,22 @@ impl Meter {
         if let Some(model) = &mut state.model {
             model.compute(ns);
         }
-        if let Some(trace) = &mut state.trace {
-            trace.compute(ns);
+        if let Some(recorder) = &state.recorder {
+            recorder.compute(ns);
         }
     }
 
-    /// What was asked since the recording began or was last taken; nothing if there is none.
-    #[cfg(test)]
-    fn take_trace(&self) -> Trace {
-        self.state().trace.as_mut().map(std::mem::take).unwrap_or_default()
+    /// What a recording has between these two is a phase.
+    pub fn begin_phase(&self, name: &str) {
+        if let Some(recorder) = &self.state().recorder {
+            recorder.begin_phase(name);
+        }
+    }
+
+    pub fn end_phase(&self) {
+        if let Some(recorder) = &self.state().recorder {
+            recorder.end_phase();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,9 +75,9 @@ impl<D: BlockDevice> Traced<D> {
         self
     }
 
-    /// Keeps what is asked.
-    pub fn recording(self) -> Self {
-        self.state().trace = Some(Trace::default());
+    /// Records what is asked.
+    pub fn recorded_by(self, recorder: Option<Recorder>) -> Self {
+        self.state().recorder = recorder;
         self
     }
 
@@ -138,8 +100,8 @@ impl<D: BlockDevice> Traced<D> {
         if let Some(model) = &mut state.model {
             model.serve(batch);
         }
-        if let Some(trace) = &mut state.trace {
-            trace.serve(batch);
+        if let Some(recorder) = &state.recorder {
+            recorder.serve(batch);
         }
         Ok(())
     }
@@ -149,8 +111,8 @@ impl<D: BlockDevice> Traced<D> {
         if let Some(model) = &mut state.model {
             model.flush();
         }
-        if let Some(trace) = &mut state.trace {
-            trace.flush();
+        if let Some(recorder) = &state.recorder {
+            recorder.flush();
         }
     }
 }
@@ -194,7 +156,6 @@ impl<D: BlockDevice> BlockDevice for Traced<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Preset;
     use myriad_device::MemoryDevice;
 
     #[test]
@@ -213,38 +174,5 @@ mod tests {
         assert_eq!((device.counters().writes, device.counters().flushes), (4, 1));
         assert!(device.write(1 << 20, b"z").is_err());
         assert_eq!(meter.seek_bytes(), 5000, "what failed was not served");
-    }
-
-    /// One recording, and what each drive would have taken: the same as if it had been there.
-    #[test]
-    fn a_recording_replayed_takes_what_it_took() {
-        let run = |device: &dyn BlockDevice, meter: &Meter| {
-            let parts: [&[u8]; 1] = [&[7; 4096]];
-            for place in [9_u64, 3, 200, 77, 78, 79] {
-                device.write(place << 20, &[1; 8192]).unwrap();
-                let writes =
-                    [0, 40, 80].map(|more| WriteRequest { offset: (place << 20) + (more << 12), parts: &parts });
-                device.write_many(&writes).unwrap();
-                device.read((place << 20) + 4096, &mut [0; 4096]).unwrap();
-                meter.compute(place * 1_000);
-                device.flush().unwrap();
-            }
-        };
-        let recorder = Traced::new(MemoryDevice::new(1 << 30)).recording();
-        let meter = recorder.meter();
-        run(&recorder, &meter);
-        let trace = meter.take_trace();
-        assert!(!trace.is_empty() && meter.take_trace().is_empty());
-        for preset in &crate::disk::PRESETS {
-            let device = Traced::new(MemoryDevice::new(1 << 30)).with_model(preset.model());
-            let there = device.meter();
-            run(&device, &there);
-            let replayed = replay(&trace, preset.model().as_mut());
-            assert_eq!(Some(replayed), there.modelled_ns(), "{}", preset.name);
-            assert_eq!(replay(&trace, preset.model().as_mut()), replayed, "{}", preset.name);
-        }
-        let slow = replay(&trace, Preset::named("disk1996").unwrap().model().as_mut());
-        let fast = replay(&trace, Preset::named("ssd").unwrap().model().as_mut());
-        assert!(slow > 10 * fast, "{slow} {fast}");
     }
 }

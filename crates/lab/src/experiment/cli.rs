@@ -4,11 +4,13 @@ use super::analysis;
 use super::factors::{Factor, described, factors};
 use super::memory::LEFT_BYTES_MIN;
 use super::places::Place;
-use super::results::Line;
+use super::replay;
+use super::results::{Line, ResultFile};
 use super::rows::{self, RowKey};
 use super::run::{Experiment, Outcome};
 use super::suites::{Item, SUITES, Scale, Suite, Work};
 use super::twins::{self, Twin};
+use crate::disk::{PRESETS, Preset};
 use crate::interrupt;
 use crate::report;
 use crate::slowdown::Slowdown;
@@ -36,6 +38,8 @@ enum What {
     Run(Run),
     /// Every suite, tiny, on every target there is, in a few minutes; then a page with pictures
     Quick(Quick),
+    /// Ask modelled devices how long they take for what `lab run --trace` has recorded
+    Replay(Replay),
     /// Make a page of samples: the papers' tables and figures with our numbers, what is claimed and what was found
     Report(Report),
 }
@@ -81,6 +85,9 @@ struct Run {
     /// Go on with the file where an earlier run of the same experiment ended
     #[arg(long, requires = "out")]
     resume: bool,
+    /// Record what the device of each volume in this process is asked, in a file a cell of this directory, for `lab replay`
+    #[arg(long, value_name = "DIRECTORY")]
+    trace: Option<PathBuf>,
     /// Count what a target holds after every phase, not only at the end
     #[arg(long)]
     check: bool,
@@ -138,6 +145,22 @@ struct Common {
 }
 
 #[derive(Debug, Args)]
+struct Replay {
+    /// Recordings (*.trace.zst), or directories of them
+    #[arg(required = true, value_name = "RECORDING")]
+    recordings: Vec<PathBuf>,
+    /// Devices to ask [default: all of them]
+    #[arg(long, visible_alias = "devices", value_name = "DEVICE,...", value_delimiter = ',', value_parser = parse_device)]
+    device: Vec<&'static Preset>,
+    /// Write the samples to this file, as `lab run` does; it must not exist
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write samples as JSON lines to standard output instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
 struct Report {
     /// Files of samples (*.jsonl, *.jsonl.gz, *.jsonl.zst), or directories of them; without any: what is claimed and expected
     #[arg(value_name = "RESULTS")]
@@ -169,6 +192,13 @@ fn parse_scale(text: &str) -> Result<Scale, String> {
     }
 }
 
+fn parse_device(name: &str) -> Result<&'static Preset, String> {
+    Preset::named(name).ok_or_else(|| {
+        let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+        format!("there is no such device; there are {}", names.join(", "))
+    })
+}
+
 fn parse_memory(text: &str) -> Result<u64, String> {
     match parse_size(text) {
         Ok(bytes) if bytes < LEFT_BYTES_MIN => {
@@ -184,7 +214,7 @@ impl Lab {
         match &self.what {
             What::Run(run) => run.out.is_some(),
             What::Quick(_) => true,
-            What::List | What::Report(_) => false,
+            What::List | What::Replay(_) | What::Report(_) => false,
         }
     }
 
@@ -195,6 +225,7 @@ impl Lab {
             What::List => list(out),
             What::Run(run) => run.run(out, quiet),
             What::Quick(quick_run) => quick(quick_run, out, quiet),
+            What::Replay(again) => again.run(out),
             What::Report(report) => report.run(out),
         };
         // A program we started got the signal too, and its failure came first.
@@ -274,6 +305,7 @@ impl Common {
             seed: self.seed,
             out: None,
             resume: false,
+            trace: None,
             folder: std::path::absolute(&self.folder)?,
             exe: std::env::current_exe()?,
             sparse: false,
@@ -294,7 +326,7 @@ impl Run {
             stats::ROUNDS_LEAST
         );
         let shared = self.common.experiment(&self.factors, quiet)?;
-        let words = [(self.sparse, SPARSE), (self.check, CHECK), (self.twin, "twin")];
+        let words = [(self.sparse, SPARSE), (self.check, CHECK), (self.twin, "twin"), (self.trace.is_some(), "trace")];
         let words = words.into_iter().filter(|(asked, _)| *asked).map(|(_, word)| word.to_owned());
         let asked = words.chain(self.slow.map(|slowdown| format!("slow={slowdown}")));
         let experiment = Experiment {
@@ -304,6 +336,7 @@ impl Run {
             runs: self.runs,
             out: self.out,
             resume: self.resume,
+            trace: self.trace,
             sparse: self.sparse,
             check_each: self.check,
             twin: self.twin,
@@ -312,14 +345,43 @@ impl Run {
             ..shared
         };
         let outcome = experiment.run()?;
-        if self.json {
-            for line in &outcome.lines {
-                writeln!(out, "{}", serde_json::to_string(line)?)?;
-            }
-        } else {
-            tell(&outcome, out)?;
-        }
+        write_outcome(&outcome, self.json, out)?;
         all_done(&outcome)
+    }
+}
+
+fn write_outcome(outcome: &Outcome, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    if !as_json {
+        return tell(outcome, out);
+    }
+    for line in &outcome.lines {
+        writeln!(out, "{}", serde_json::to_string(line)?)?;
+    }
+    Ok(())
+}
+
+impl Replay {
+    fn run(self, out: &mut dyn Write) -> Result<()> {
+        let devices = if self.device.is_empty() { PRESETS.iter().collect() } else { self.device };
+        let (mut headers, mut lines) = (Vec::new(), Vec::new());
+        for path in replay::recordings(&self.recordings)? {
+            interrupt::check()?;
+            let (header, samples) = replay::replay(&path, &devices)?;
+            headers.push((path, header));
+            lines.extend(samples);
+        }
+        let (first, header) = headers.first().cloned().context("no recordings")?;
+        if let Some((other, _)) = headers.iter().find(|(_, other)| *other != header) {
+            bail!("{} and {} are of different runs; replay them one after the other", first.display(), other.display());
+        }
+        lines.sort_by_key(|line| line.order);
+        let outcome = Outcome { header, lines, failed: Vec::new() };
+        if let Some(path) = &self.out {
+            let mut file = ResultFile::create(path, &outcome.header)?;
+            file.add(&outcome.lines)?;
+            file.finish()?;
+        }
+        write_outcome(&outcome, self.json, out)
     }
 }
 

@@ -8,6 +8,7 @@
 //! run        runs cells, checks what they did, writes samples
 //! results    the file of samples, and going on where it ends
 //! twins      a target against itself, and against itself with a slowdown: the noise, and what is found
+//! replay     what the devices of cells were asked, recorded, and what other devices would take for it
 //! rows       what a row of a table is about, and the order of rows
 //! audit      how many names there should be after what a workload did, and how many there are
 //! analysis   the way to the program that makes a page of samples
@@ -27,6 +28,7 @@ pub mod cli;
 mod factors;
 mod memory;
 mod places;
+mod replay;
 mod results;
 mod rows;
 mod run;

@@ -9,7 +9,7 @@ use crate::compare::kernel::{
     Attached, KernelProvider, Kind, no_loop_devices, not_installed, run_program, unmount_when_idle,
 };
 use crate::compare::{ensure_room, make_image};
-use crate::disk::{PRESETS, Preset, Traced};
+use crate::disk::{PRESETS, Preset, Recorder, Traced};
 use crate::provider::{Provider, SqliteProvider};
 use crate::targets::in_process::InProcess;
 use crate::targets::packed::{Packed, Packer};
@@ -113,6 +113,11 @@ impl Place {
         matches!(self, Self::Modelled(_))
     }
 
+    /// Whether requests can be recorded: the device is one of this process.
+    pub fn can_be_recorded(self) -> bool {
+        matches!(self, Self::Process | Self::Modelled(_))
+    }
+
     /// Whether only phases that change nothing are measured.
     pub fn is_read_only(self) -> bool {
         matches!(self, Self::Packed(_))
@@ -157,12 +162,13 @@ pub struct Places {
     /// Images are holes, for each cell anew.
     sparse: bool,
     kernels: BTreeMap<&'static str, KernelProvider>,
+    recorder: Option<Recorder>,
 }
 
 impl Places {
     /// In `folder`, which is there; for trees of at most so many names in volumes of at most so many bytes.
     pub fn new(folder: &Path, exe: PathBuf, volume_bytes: u64, names: u64, sparse: bool) -> Self {
-        Self { folder: folder.to_owned(), exe, volume_bytes, names, sparse, kernels: BTreeMap::new() }
+        Self { folder: folder.to_owned(), exe, volume_bytes, names, sparse, kernels: BTreeMap::new(), recorder: None }
     }
 
     /// Fails unless there is room for the images of all these.
@@ -192,6 +198,11 @@ impl Places {
         Ok(path)
     }
 
+    /// What the device of the next volume in this process is asked goes there.
+    pub fn record_next(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+    }
+
     /// `options` count for volumes only, but for the size of the cache, which SQLite heeds as well.
     pub fn make(&mut self, place: Place, options: &Options, seed: u64) -> Result<Box<dyn Target>> {
         let mut options = options.clone();
@@ -203,7 +214,8 @@ impl Places {
                 let device = FileDevice::open(&image, Access::ReadWrite).context("opening the image")?;
                 // Ours alone, in a folder of our own: the lock is the engine's habit.
                 device.lock_exclusive().context("locking the image")?;
-                Ok(Box::new(InProcess::make_on(Traced::new(device), None, &options.mkfs, options.mount)?))
+                let device = Traced::new(device).recorded_by(self.recorder.take());
+                Ok(Box::new(InProcess::make_on(device, None, &options.mkfs, options.mount)?))
             }
             Place::Modelled(preset) => {
                 // The same every time: no thread of its own, no clock, no time after which something is written.
@@ -213,6 +225,7 @@ impl Places {
                 options.mkfs.clock = clock.clone();
                 options.mount.clock = clock;
                 let device = Traced::new(MemoryDevice::new(preset.volume_bytes)).with_model(preset.model());
+                let device = device.recorded_by(self.recorder.take());
                 Ok(Box::new(InProcess::make_on(device, preset.host, &options.mkfs, options.mount)?))
             }
             Place::Mount => {

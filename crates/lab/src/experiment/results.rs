@@ -78,7 +78,7 @@ pub struct Line {
     pub bytes: u64,
     /// With the sync after the phase.
     pub seconds: Option<f64>,
-    /// `wall`, `modelled` or `none`.
+    /// [`WALL`], [`MODELLED`] or `none`.
     pub clock: String,
     pub device: DeviceUse,
     /// Blocks of the cache that the operations looked at.
@@ -111,10 +111,15 @@ pub struct ToolSays {
     pub rate: Option<f64>,
 }
 
+/// Clocks of samples.
+pub const WALL: &str = "wall";
+pub const MODELLED: &str = "modelled";
+
+/// The first line.
 #[derive(Serialize, Deserialize)]
-struct HeaderLine {
-    schema: u32,
-    header: Header,
+pub(super) struct HeaderLine {
+    pub schema: u32,
+    pub header: Header,
 }
 
 /// Which cell a line is of: its place in the random order says it all, for the order follows from what the header says.

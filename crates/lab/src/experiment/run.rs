@@ -5,7 +5,8 @@ use super::cells::{Cell, Combination, cells, usable};
 use super::factors::{Absent, Factor, values};
 use super::memory::Reserve;
 use super::places::{Place, Places, base_options};
-use super::results::{DeviceUse, Header, Line, Machine, ResultFile, SCHEMA, ToolSays};
+use super::replay;
+use super::results::{DeviceUse, Header, Line, MODELLED, Machine, ResultFile, SCHEMA, ToolSays, WALL};
 use super::suites::{Item, Scale, Suite, Work};
 use super::twins::Twin;
 use crate::compare::kernel::enter_mount_namespace;
@@ -39,6 +40,8 @@ pub struct Experiment {
     pub seed: u64,
     pub out: Option<PathBuf>,
     pub resume: bool,
+    /// Where recordings of requests go, one a cell.
+    pub trace: Option<PathBuf>,
     /// Where images are made.
     pub folder: PathBuf,
     /// This program.
@@ -111,6 +114,7 @@ impl Experiment {
         let works = self.works(0);
         ensure!(!works.is_empty(), "no suite was named");
         self.slowdown.map_or(Ok(()), |slowdown| can_be_planted(slowdown, &works, &self.places))?;
+        self.trace.as_ref().map_or(Ok(()), |_| can_be_recorded(&self.places))?;
         let ageing = self.ageing(0);
         let names = works.iter().map(|(_, item)| item.names).max().unwrap_or(0) + ageing.names() + 1_000;
         let bytes = works.iter().map(|(_, item)| item.bytes).max().unwrap_or(0) + ageing.bytes();
@@ -177,8 +181,14 @@ impl Experiment {
             bar.set_message(format!("run {}: {} on {}", cell.run + 1, work.1.name, cell.place.name()));
             bar.tick();
             let available = reserve.as_ref().map(Reserve::check).transpose()?;
+            let recorder = match &self.trace {
+                Some(folder) => Some(replay::record(folder, self.resume, cell, work, &outcome.header)?),
+                None => None,
+            };
+            made.record_next(recorder.clone());
             match self.run_cell(cell, work, &combinations, available, &mut made) {
                 Ok(lines) => {
+                    recorder.map_or(Ok(()), |recorder| replay::finish(&recorder, &lines))?;
                     if let Some(file) = &mut file {
                         file.add(&lines)?;
                     }
@@ -253,8 +263,8 @@ impl Experiment {
             let counters = &sample.counters;
             let wall = (sample.elapsed_ns + sample.sync_ns) as f64 / 1e9;
             let (seconds, clock) = match counters.modelled_ns {
-                Some(ns) => (ns as f64 / 1e9, "modelled"),
-                None => (wall, "wall"),
+                Some(ns) => (ns as f64 / 1e9, MODELLED),
+                None => (wall, WALL),
             };
             Line {
                 schema: SCHEMA,
@@ -321,6 +331,17 @@ impl Experiment {
         };
         target.close().context("closing it")?;
         Ok(samples)
+    }
+}
+
+/// Fails unless requests on all of these can be recorded.
+fn can_be_recorded(places: &[Place]) -> Result<()> {
+    match places.iter().find(|place| !place.can_be_recorded()) {
+        Some(place) => bail!(
+            "--trace records volumes in this process, and the device of {} belongs to the kernel; name process or a modelled device",
+            place.name()
+        ),
+        None => Ok(()),
     }
 }
 

@@ -117,6 +117,14 @@ impl Target for InProcess {
         Ok(counters)
     }
 
+    fn phase_begins(&self, name: &str) {
+        self.meter.iter().for_each(|meter| meter.begin_phase(name));
+    }
+
+    fn phase_ends(&self) {
+        self.meter.iter().for_each(Meter::end_phase);
+    }
+
     fn usage(&self) -> Result<Usage> {
         let statfs = self.fs.statfs()?;
         let used_blocks = statfs.blocks - statfs.free_blocks;

@@ -106,6 +106,9 @@ pub trait Target: Sync {
     fn warm_up(&self) -> Result<()> {
         Ok(())
     }
+    /// What is measured of a phase begins: where a recording is made, it says so there.
+    fn phase_begins(&self, _name: &str) {}
+    fn phase_ends(&self) {}
     /// Whether phases that change only prepare: what is measured cannot be changed.
     fn is_read_only(&self) -> bool {
         false

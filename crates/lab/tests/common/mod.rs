@@ -18,6 +18,7 @@ pub fn experiment(folder: &Path, suites: &[&str], places: &[&str]) -> Experiment
         seed: 7,
         out: None,
         resume: false,
+        trace: None,
         folder: folder.to_owned(),
         exe: "/nowhere".into(),
         age: 0,
