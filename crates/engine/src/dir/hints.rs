@@ -4,6 +4,7 @@
 use crate::locks::{Mutex, Rank};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, FsBlock, Ino};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Directories of which it is remembered where the last lookup succeeded. Two may share a place, and take it from each other:
@@ -46,16 +47,20 @@ const LAST_BLOCKS: usize = 256;
 
 /// Blocks of directories of which it is remembered where they lie.
 const PLACES: usize = 4096;
+/// That many have memory together, once one of them is needed: a volume with small directories needs none.
+const PLACES_TOGETHER: usize = 64;
 
 /// Where blocks of directories lie in the volume, for the map of a large directory is a tree: of each directory the block to which a name
 /// was added last, since most names go where the one before went; and of all together those in which names were found. What is here
 /// is so: whoever unmaps blocks of a directory has it forgotten.
 pub(crate) struct LastBlocks {
     last: Box<[Mutex<{ Rank::Leaf as u8 }, LastBlock>]>,
-    places: Box<[Mutex<{ Rank::Leaf as u8 }, Lies>]>,
+    places: Box<[OnceLock<Places>]>,
     /// How often blocks of any directory were unmapped: what was noted before the last time counts no more.
     unmapped: AtomicU64,
 }
+
+type Places = Box<[Mutex<{ Rank::Leaf as u8 }, Lies>; PLACES_TOGETHER]>;
 
 /// Where a block of a directory lies.
 #[derive(Clone, Copy)]
@@ -109,25 +114,27 @@ impl LastBlocks {
     pub fn new() -> Self {
         let passed = Passed::default();
         let none = LastBlock { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE, passed };
-        let nowhere = Lies { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE, unmapped: 0 };
         Self {
             last: (0..LAST_BLOCKS).map(|_| Mutex::new(none)).collect(),
-            places: (0..PLACES).map(|_| Mutex::new(nowhere)).collect(),
+            places: (0..PLACES / PLACES_TOGETHER).map(|_| OnceLock::new()).collect(),
             unmapped: AtomicU64::new(0),
         }
     }
 
-    /// Where it is remembered where a block of a directory lies. Neighbouring blocks have neighbouring places.
+    /// Where it is remembered where a block of a directory lies: the places that it is among, and its number there. Neighbouring blocks have
+    /// neighbouring places.
     #[inline]
-    fn lies(&self, dir: Ino, block: FileBlock) -> &Mutex<{ Rank::Leaf as u8 }, Lies> {
-        &self.places[(dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52).wrapping_add(block.0) as usize % PLACES]
+    fn lies(&self, dir: Ino, block: FileBlock) -> (&OnceLock<Places>, usize) {
+        let place = (dir.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52).wrapping_add(block.0) as usize % PLACES;
+        (&self.places[place / PLACES_TOGETHER], place % PLACES_TOGETHER)
     }
 
     /// Where a block of a directory lies, if that is remembered. The directory is locked.
     #[inline]
     pub fn find(&self, dir: Ino, raw: &RawInode, block: FileBlock) -> Option<FsBlock> {
         let unmapped = self.unmapped.load(Ordering::Relaxed);
-        let lies = *self.lies(dir, block).lock();
+        let (places, place) = self.lies(dir, block);
+        let lies = *places.get()?[place].lock();
         let is_it = lies.dir == dir && lies.block == block && lies.generation == raw.generation.get();
         (is_it && lies.unmapped == unmapped).then_some(lies.at)
     }
@@ -136,7 +143,10 @@ impl LastBlocks {
     pub fn note(&self, dir: Ino, raw: &RawInode, block: FileBlock, at: FsBlock) {
         // As it is while the directory is locked: none of its blocks is unmapped meanwhile.
         let unmapped = self.unmapped.load(Ordering::Relaxed);
-        *self.lies(dir, block).lock() = Lies { dir, generation: raw.generation.get(), block, at, unmapped };
+        let (places, place) = self.lies(dir, block);
+        let nowhere = Lies { dir: Ino::NONE, generation: 0, block: FileBlock(0), at: FsBlock::NONE, unmapped: 0 };
+        let places = places.get_or_init(|| Box::new(std::array::from_fn(|_| Mutex::new(nowhere))));
+        *places[place].lock() = Lies { dir, generation: raw.generation.get(), block, at, unmapped };
     }
 
     fn place(&self, dir: Ino) -> &Mutex<{ Rank::Leaf as u8 }, LastBlock> {
