@@ -40,13 +40,16 @@ const TABLE_AG_MAX: u64 = 128 << 20;
 /// Bytes of a new inode chunk: eight blocks of 4 KiB.
 const CHUNK_BYTES: u64 = 32 << 10;
 
+/// A last group of fewer blocks is of no use, and stays out.
+const LAST_GROUP_BLOCKS_MIN: u64 = 64;
+/// Regions of a group. Their summaries share its header block, which has room for so many also if it has 512 bytes.
+const REGIONS_MAX: u64 = 32;
+/// Blocks of the first group that the log has to leave to the root directory and first files.
+const BESIDE_LOG_BLOCKS: u64 = 40;
+
 /// What `bytes_per_inode` may be.
 const BYTES_PER_INODE: RangeInclusive<u64> =
     EVERY_MIN as u64 * BYTES_PER_INODE_UNIT..=EVERY_MAX as u64 * BYTES_PER_INODE_UNIT;
-
-fn option_error(option: &'static str, reason: impl Into<String>) -> Error {
-    Error::bad_option(option, reason)
-}
 
 /// Largest group, in bytes, whose table of checksums is not too large.
 fn table_max(block: u64) -> u64 {
@@ -64,7 +67,7 @@ fn bitmap_max(block: u64) -> u64 {
 /// Whether the blocks of such a volume can have fragments.
 fn check_fragments(options: &MkfsOptions) -> Result<()> {
     let count = options.fragments;
-    let refused = |reason: &str| Err(option_error("fragments", reason));
+    let refused = |reason: &str| Err(Error::bad_option("fragments", reason));
     if !count.is_power_of_two() || count > 1 << FRAGMENT_BITS_MAX {
         return refused(&format!("{count} is none of 1, 2, 4, 8"));
     }
@@ -99,47 +102,47 @@ pub(crate) fn plan(
 ) -> Result<Superblock> {
     let whole = u64::from(options.block_size);
     if !options.block_size.is_power_of_two() || !(512..=65536).contains(&whole) {
-        return Err(option_error("block-size", format!("{whole} is not a power of two from 512 to 65536")));
+        return Err(Error::bad_option("block-size", format!("{whole} is not a power of two from 512 to 65536")));
     }
     check_fragments(options)?;
     let block = whole / u64::from(options.fragments);
     if device.alignment() as u64 > block {
         let needed = device.alignment();
-        return Err(option_error("block-size", format!("the device's sectors are {needed} bytes; use at least that")));
+        return Err(Error::bad_option(
+            "block-size",
+            format!("the device's sectors are {needed} bytes; use at least that"),
+        ));
     }
     if options.label.len() > 63 {
-        return Err(option_error("label", "longer than 63 bytes"));
+        return Err(Error::bad_option("label", "longer than 63 bytes"));
     }
     let has_table = options.choices.inodes == Inodes::Static;
     if !options.bytes_per_inode.is_power_of_two() || !BYTES_PER_INODE.contains(&options.bytes_per_inode) {
         let why = format!("{} is not a power of two from 1 KiB to 16 MiB", options.bytes_per_inode);
-        return Err(option_error("bytes-per-inode", why));
+        return Err(Error::bad_option("bytes-per-inode", why));
     }
     let mut blocks = device.size() / block;
     if blocks < BLOCK_COUNT_MIN {
         let least = BLOCK_COUNT_MIN * block;
-        return Err(option_error("size", format!("{} bytes hold no volume; the least is {least}", device.size())));
+        return Err(Error::bad_option("size", format!("{} bytes hold no volume; the least is {least}", device.size())));
     }
     if blocks >= 1 << 47 {
-        return Err(option_error("size", "more than 2^47 blocks; use larger blocks"));
+        return Err(Error::bad_option("size", "more than 2^47 blocks; use larger blocks"));
     }
     let ag_size = group_bytes(options, device.size(), block)?;
     let ag_blocks = ag_size / block;
-    // A last group too short to be of use stays out.
     let rest = blocks % ag_blocks;
-    if blocks > ag_blocks && rest > 0 && rest < 64 {
+    if blocks > ag_blocks && rest > 0 && rest < LAST_GROUP_BLOCKS_MIN {
         blocks -= rest;
     }
     if !options.region_size.is_power_of_two() || options.region_size < block {
-        return Err(option_error(
+        return Err(Error::bad_option(
             "region-size",
             format!("{} is not a power of two of at least a block", options.region_size),
         ));
     }
-    // Summaries share the header block; in blocks of 512 bytes there is room for 32 of them too.
-    let regions_max = 32;
     // The inodes of a table lie together: the group is the region.
-    let region_size = if has_table { ag_size } else { options.region_size.min(ag_size).max(ag_size / regions_max) };
+    let region_size = if has_table { ag_size } else { options.region_size.min(ag_size).max(ag_size / REGIONS_MAX) };
 
     let first_ag = blocks.min(ag_blocks);
     let log_bytes = log_bytes(options, external_log, block, blocks, first_ag)?;
@@ -166,8 +169,8 @@ pub(crate) fn plan(
     }
     sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
     let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
-    if external_log.is_none() && log_start + log_blocks + 40 > first_ag {
-        return Err(option_error("log-size", "the log leaves no room in the first group"));
+    if external_log.is_none() && log_start + log_blocks + BESIDE_LOG_BLOCKS > first_ag {
+        return Err(Error::bad_option("log-size", "the log leaves no room in the first group"));
     }
     sb.hash_key = key;
     if external_log.is_some() {
@@ -190,7 +193,7 @@ fn group_bytes(options: &MkfsOptions, device_size: u64, block: u64) -> Result<u6
     let has_table = options.choices.inodes == Inodes::Static;
     let ag_size = match options.ag_size {
         Some(size) if !size.is_power_of_two() || size / block < 64 || size / block > 1 << 31 => {
-            return Err(option_error("ag-size", format!("{size} is not a power of two of 64 to 2^31 blocks")));
+            return Err(Error::bad_option("ag-size", format!("{size} is not a power of two of 64 to 2^31 blocks")));
         }
         Some(size) => size,
         // Eight groups or more, of 16 MiB to 1 GiB: enough for parallel work, few enough to keep their headers cached.
@@ -202,7 +205,7 @@ fn group_bytes(options: &MkfsOptions, device_size: u64, block: u64) -> Result<u6
     };
     if ag_size > bitmap_max(block) && (has_table || options.choices.space == Space::Bitmap) {
         let why = format!("groups of {ag_size} bytes want too large bitmaps; the most is {}", bitmap_max(block));
-        return Err(option_error("ag-size", why));
+        return Err(Error::bad_option("ag-size", why));
     }
     let table_max = table_max(block);
     let ag_size = if options.data_checksums && options.ag_size.is_none() { ag_size.min(table_max) } else { ag_size };
@@ -211,12 +214,15 @@ fn group_bytes(options: &MkfsOptions, device_size: u64, block: u64) -> Result<u6
         .ag_size
         .is_some_and(|size| size < least && (device_size / block).div_ceil(size / block) > u64::from(AG_COUNT_MAX))
     {
-        return Err(option_error("ag-size", format!("more than {AG_COUNT_MAX} groups; the least size is {least}")));
+        return Err(Error::bad_option(
+            "ag-size",
+            format!("more than {AG_COUNT_MAX} groups; the least size is {least}"),
+        ));
     }
     let ag_size = if options.ag_size.is_none() { ag_size.max(least) } else { ag_size };
     if options.data_checksums && ag_size > table_max {
         let why = format!("groups of {ag_size} bytes are too large; the most is {table_max}; or use larger blocks");
-        return Err(option_error("data-checksums", why));
+        return Err(Error::bad_option("data-checksums", why));
     }
     Ok(ag_size)
 }
@@ -236,11 +242,11 @@ fn log_bytes(
         (Some(log), size) => {
             let bytes = size.unwrap_or(RING_BYTES_MAX).min(log.size());
             if bytes < least {
-                return Err(option_error("log-device", format!("smaller than the least log, {least} bytes")));
+                return Err(Error::bad_option("log-device", format!("smaller than the least log, {least} bytes")));
             }
             if log.alignment() as u64 > unit {
                 let needed = log.alignment();
-                return Err(option_error(
+                return Err(Error::bad_option(
                     "block-size",
                     format!("the log's sectors are {needed} bytes; use at least that"),
                 ));
@@ -250,11 +256,14 @@ fn log_bytes(
         (None, Some(0)) => 0,
         (None, Some(size)) => {
             if size < least {
-                return Err(option_error("log-size", format!("{size} bytes; the least is {least}, or 0 for no log")));
+                return Err(Error::bad_option(
+                    "log-size",
+                    format!("{size} bytes; the least is {least}, or 0 for no log"),
+                ));
             }
             if size > first_ag * block / 2 {
                 let most = first_ag * block / 2;
-                return Err(option_error(
+                return Err(Error::bad_option(
                     "log-size",
                     format!("{size} bytes; the most is half of the first group, {most}"),
                 ));
@@ -264,10 +273,10 @@ fn log_bytes(
         (None, None) => (blocks * block / 16).clamp(64 * unit, LOG_MAX).min(first_ag * block / 3).max(least),
     };
     if bytes > RING_BYTES_MAX {
-        return Err(option_error("log-size", format!("{bytes} bytes; the most is {RING_BYTES_MAX}")));
+        return Err(Error::bad_option("log-size", format!("{bytes} bytes; the most is {RING_BYTES_MAX}")));
     }
     if options.order == Order::Log && bytes == 0 {
-        return Err(option_error("order", "order=log needs a log; do not set its size to 0"));
+        return Err(Error::bad_option("order", "order=log needs a log; do not set its size to 0"));
     }
     Ok(bytes)
 }
@@ -292,8 +301,9 @@ pub(crate) fn log_place(
     let (device, start) = if sb.log_device == [0; 16] {
         (device.clone(), sb.log_start.get() * block)
     } else {
-        let log = external
-            .ok_or_else(|| option_error("log-device", "this volume keeps its log on a device of its own; name it"))?;
+        let log = external.ok_or_else(|| {
+            Error::bad_option("log-device", "this volume keeps its log on a device of its own; name it")
+        })?;
         (log.clone(), 0)
     };
     Ok(Some(LogPlace {

@@ -12,6 +12,8 @@ use crate::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, SLOT_SIZE};
 
 /// Inodes of a unit.
 pub const UNIT_INODES: u32 = 2;
+/// Slots that a unit takes of an inode's number; its inodes have the second and the third.
+pub const UNIT_SLOTS: u32 = 4;
 /// Bytes of an inode of the table.
 pub const INODE_SIZE: usize = 248;
 /// Where the pointers of an inode begin, counted from the inode.
@@ -74,14 +76,14 @@ impl Geometry {
     pub fn table_place(&self, ag: AgNo, index: u32) -> (AgBlock, u32) {
         let each = self.table_inodes_per_block();
         let (block, in_block) = (index / each, index % each);
-        (AgBlock(self.table_start(ag) + block), in_block / UNIT_INODES * 4 + 1 + in_block % UNIT_INODES)
+        (AgBlock(self.table_start(ag) + block), in_block / UNIT_INODES * UNIT_SLOTS + 1 + in_block % UNIT_INODES)
     }
 
     /// Which inode of its group's table has this place; `None` if none has.
     pub fn table_index(&self, block: FsBlock, slot: u32) -> Option<u32> {
         let (ag, at) = (self.ag_of(block), self.ag_block_of(block).0);
         let block = at.checked_sub(self.table_start(ag)).filter(|&block| block < self.table_blocks(ag))?;
-        let (unit, half) = (slot / 4, (slot % 4).checked_sub(1).filter(|&half| half < UNIT_INODES)?);
+        let (unit, half) = (slot / UNIT_SLOTS, (slot % UNIT_SLOTS).checked_sub(1).filter(|&half| half < UNIT_INODES)?);
         (unit < self.units_per_block()).then(|| block * self.table_inodes_per_block() + unit * UNIT_INODES + half)
     }
 

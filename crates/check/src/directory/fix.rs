@@ -29,9 +29,9 @@ pub(crate) struct Added {
     pub(crate) file_type: u8,
 }
 
-/// The tree of a new map, if there has to be one, and what the directory has no longer then.
+/// A new map, and what the directory has no longer then.
 pub(crate) struct NewMap {
-    pub(crate) tree: Option<BuiltMap>,
+    pub(crate) tree: BuiltMap,
     pub(crate) left: Vec<(FsBlock, u64)>,
 }
 
@@ -267,7 +267,7 @@ impl Repair<'_> {
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let mut total = mapped + attribute_blocks;
         total += match &new_map {
-            Some(NewMap { tree, .. }) => tree.as_ref().map_or(0, BuiltMap::nodes),
+            Some(NewMap { tree, .. }) => tree.nodes(),
             None => self.blocks_of_map(directory, &raw).1.len() as u64,
         };
         let attributes = self.take_out_attributes(directory)?;

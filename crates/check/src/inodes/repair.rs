@@ -203,8 +203,12 @@ impl Repair<'_> {
             extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
         if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
             // A part of a target leads somewhere else.
-            extents.iter().for_each(|extent| _ = self.blocks.release(extent.start, u64::from(extent.length)));
-            nodes.iter().for_each(|&node| _ = self.blocks.release(node, 1));
+            for extent in &extents {
+                self.blocks.release(extent.start, u64::from(extent.length));
+            }
+            for &node in &nodes {
+                self.blocks.release(node, 1);
+            }
             return None;
         }
         let (attributes, attribute_blocks) = self.take_attributes(ino, raw, in_body);
@@ -563,7 +567,7 @@ impl Repair<'_> {
 
     /// The tree of a map for which a full volume has no room: full nodes; then also where the file had blocks past its end, which
     /// nobody misses. The last resort is the old tree's place: power lost before the inode names the new one costs the file's map.
-    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<Option<BuiltMap>, CheckError> {
+    fn squeeze_in(&mut self, ino: Ino, salvaged: &mut Salvaged) -> Result<BuiltMap, CheckError> {
         let mut tree = self.map_tree(ino, &salvaged.extents, Fill::Full)?;
         if tree.is_none() {
             self.release(std::mem::take(&mut salvaged.past));
@@ -577,19 +581,18 @@ impl Repair<'_> {
     }
 
     /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
-    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<Option<BuiltMap>>, CheckError> {
+    fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<BuiltMap>, CheckError> {
+        let raw = self.raw(ino)?;
         if self.geometry.map == choices::Map::Blocks {
-            let raw = self.raw(ino)?;
             let bits = pointers::bits_of(&self.geometry, &raw);
             let need = pointers::node_count(&self.geometry, bits, extents);
             let Some(places) = self.take_all(need)? else { return Ok(None) };
             let list = pointers::build(&self.reader, ino, bits, extents, places)?;
-            return Ok(Some(Some(BuiltMap::Pointers { list, nodes: need as u64 })));
+            return Ok(Some(BuiltMap::Pointers { list, nodes: need as u64 }));
         }
-        let raw = self.raw(ino)?;
         let inline_max = if raw.is_dir() { 1 } else { raw.fork_room() / 16 };
         if extents.len() <= inline_max {
-            return Ok(Some(None));
+            return Ok(Some(BuiltMap::InFork));
         }
         let block_size = self.reader.block_size();
         let mut fill = fill;
@@ -604,18 +607,18 @@ impl Repair<'_> {
         let (root, level) = write_tree(&self.reader, btree::EXTENTS, ino.0, &records, fill, &mut || {
             places.pop().ok_or_else(|| CheckError::Repair("a tree took more nodes than were counted".to_owned()))
         })?;
-        Ok(Some(Some(BuiltMap::Tree { root: TreeRoot { block: root, level }, nodes: need as u64 })))
+        Ok(Some(BuiltMap::Tree { root: TreeRoot { block: root, level }, nodes: need as u64 }))
     }
 
     /// Puts a map into an inode in place of what it has: extents, or the nodes that lead to them. Fork and pointers of an inode lie in
     /// one sector.
-    pub(crate) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: Option<BuiltMap>) -> Result<(), CheckError> {
+    pub(crate) fn set_map(&mut self, ino: Ino, extents: &[Extent], built: BuiltMap) -> Result<(), CheckError> {
         self.change_inode(ino, |raw| {
             fork_of(raw, extents, &built).encode(raw);
-            raw.set_block_total(raw.block_total() + built.as_ref().map_or(0, BuiltMap::nodes));
+            raw.set_block_total(raw.block_total() + built.nodes());
         })?;
         let list = match &built {
-            Some(BuiltMap::Pointers { list, .. }) => list.as_bytes(),
+            BuiltMap::Pointers { list, .. } => list.as_bytes(),
             _ => &[],
         };
         self.set_pointers(ino, list);
@@ -633,7 +636,7 @@ impl Repair<'_> {
     }
 
     /// Writes the nodes of a map that does not fit the inode.
-    pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<Option<BuiltMap>, CheckError> {
+    pub(crate) fn build_map(&mut self, ino: Ino, extents: &[Extent]) -> Result<BuiltMap, CheckError> {
         self.map_tree(ino, extents, Fill::Ample)?.ok_or(CheckError::NoRoom)
     }
 
@@ -738,17 +741,17 @@ impl Repair<'_> {
 }
 
 /// The fork of an inode with these extents, or with a map that leads to them. The root of a directory's index stays, for its counts.
-fn fork_of(raw: &RawInode, extents: &[Extent], built: &Option<BuiltMap>) -> Fork {
+fn fork_of(raw: &RawInode, extents: &[Extent], built: &BuiltMap) -> Fork {
     let index = raw.index_root().unwrap_or(FsBlock::NONE);
     let list: Vec<RawExtent> = extents.iter().map(Extent::encode).collect();
     match built {
-        Some(BuiltMap::Pointers { .. }) if extents.is_empty() && index.is_none() => Fork::None,
-        Some(BuiltMap::Pointers { .. }) => Fork::Blocks { index },
-        Some(BuiltMap::Tree { root, .. }) if raw.is_dir() => Fork::DirectoryTree { index, tree: *root },
-        Some(BuiltMap::Tree { root, .. }) => Fork::Tree(*root),
-        None if raw.is_dir() => Fork::Directory { index, extent: list.first().copied() },
-        None if list.is_empty() => Fork::None,
-        None => Fork::Extents(InlineExtents::new(&list).expect("it has no tree, so they fit the fork")),
+        BuiltMap::Pointers { .. } if extents.is_empty() && index.is_none() => Fork::None,
+        BuiltMap::Pointers { .. } => Fork::Blocks { index },
+        BuiltMap::Tree { root, .. } if raw.is_dir() => Fork::DirectoryTree { index, tree: *root },
+        BuiltMap::Tree { root, .. } => Fork::Tree(*root),
+        BuiltMap::InFork if raw.is_dir() => Fork::Directory { index, extent: list.first().copied() },
+        BuiltMap::InFork if list.is_empty() => Fork::None,
+        BuiltMap::InFork => Fork::Extents(InlineExtents::new(&list).expect("it has no tree, so they fit the fork")),
     }
 }
 

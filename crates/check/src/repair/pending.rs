@@ -17,8 +17,10 @@ pub(crate) struct Salvaged {
     pub(crate) blocks: u64,
 }
 
-/// The nodes of a file's map, which have been written.
+/// A file's map, whose nodes have been written.
 pub(crate) enum BuiltMap {
+    /// It has none: the extents fit the inode.
+    InFork,
     Tree {
         root: TreeRoot,
         nodes: u64,
@@ -33,6 +35,7 @@ pub(crate) enum BuiltMap {
 impl BuiltMap {
     pub fn nodes(&self) -> u64 {
         match self {
+            Self::InFork => 0,
             Self::Tree { nodes, .. } | Self::Pointers { nodes, .. } => *nodes,
         }
     }
@@ -41,8 +44,8 @@ impl BuiltMap {
 /// What a directory in blocks becomes.
 pub(crate) struct Changed {
     pub(crate) ino: Ino,
-    /// Extents and the tree that holds them, if they are not what they were.
-    pub(crate) map: Option<(Vec<Extent>, Option<BuiltMap>)>,
+    /// Extents and the map that holds them, if they are not what they were.
+    pub(crate) map: Option<(Vec<Extent>, BuiltMap)>,
     pub(crate) index_root: FsBlock,
     /// Block of the attributes that lay in the body, if the names leave it.
     pub(crate) attributes: Option<FsBlock>,

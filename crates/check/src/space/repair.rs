@@ -155,9 +155,13 @@ impl Repair<'_> {
         let mut free;
         loop {
             // The old tree's blocks are free as soon as the header names the new one, and not yet.
-            old.iter().for_each(|&node| _ = self.blocks.release(node, 1));
+            for &node in &old {
+                self.blocks.release(node, 1);
+            }
             free = self.free_extents(ag);
-            old.iter().for_each(|&node| _ = self.blocks.claim(node, 1));
+            for &node in &old {
+                self.blocks.claim(node, 1);
+            }
             let chunks = inodes.records.len() / ChunkRecord::SIZE;
             let inode_nodes = if has_chunks { node_count(INODE_CHUNKS, chunks, block_size, fill) } else { 0 };
             let nodes = inode_nodes + if has_trees { free_nodes(&free, block_size, fill) } else { 0 };
@@ -196,9 +200,15 @@ impl Repair<'_> {
                 }
             }
         }
-        old.into_iter().for_each(|node| _ = self.blocks.release(node, 1));
+        for node in old {
+            self.blocks.release(node, 1);
+        }
         // Without trees of free space there is no reserve for what is left over, and the fixed blocks hold nothing.
-        old_fixed.into_iter().filter(|_| has_trees).for_each(|node| places.insert(0, node));
+        if has_trees {
+            for node in old_fixed {
+                places.insert(0, node);
+            }
+        }
         let (mut root, mut level) = (0, 0);
         if has_chunks {
             let node;

@@ -242,16 +242,21 @@ pub(crate) fn write(
     // In parts, so that a buffer larger than the cache finds its way out between them.
     let mut done = 0;
     for part in buf.chunks(WRITE_PART) {
-        match write_part(volume, file, part, offset.saturating_add(done as u64), append, passing) {
-            Ok(written) => {
-                done += written;
-                if written < part.len() {
-                    break;
-                }
+        let taken = match take_part(volume, file, part, offset.saturating_add(done as u64), append, passing) {
+            Ok(taken) => taken,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        };
+        if let Err(error) = settle_write(volume, file) {
+            // The part is in the file for all that, and waits for a later flush. An append that did not say so would be made again.
+            if done > 0 && !append {
+                break;
             }
-            // Of an append nothing that is in the file may be said to be missing: its caller would append it again.
-            Err((taken, _)) if done > 0 && !(append && taken > 0) => break,
-            Err((_, error)) => return Err(error),
+            return Err(error);
+        }
+        done += taken;
+        if taken < part.len() {
+            break;
         }
     }
     before_return(volume, file)?;
@@ -268,20 +273,7 @@ pub(super) fn before_return(volume: &Volume, file: &Arc<OpenFile>) -> Result<()>
     Ok(())
 }
 
-/// Puts a part of a write into pages, and settles it. With an error comes how many bytes are in the file for all that, and wait for a later flush.
-fn write_part(
-    volume: &Volume,
-    file: &Arc<OpenFile>,
-    buf: &[u8],
-    offset: u64,
-    append: bool,
-    passing: bool,
-) -> std::result::Result<usize, (usize, Error)> {
-    let written = take_part(volume, file, buf, offset, append, passing).map_err(|error| (0, error))?;
-    settle_write(volume, file).map_err(|error| (written, error))?;
-    Ok(written)
-}
-
+/// Puts a part of a write into pages. How many of its bytes: of an error none.
 fn take_part(
     volume: &Volume,
     file: &Arc<OpenFile>,

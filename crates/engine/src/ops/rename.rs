@@ -79,7 +79,11 @@ impl Ops<'_> {
                 Renamed::SettleFirst { is_reshaping } => {
                     before.shapes = self.volume.soft.as_ref().map(Soft::shapes);
                     self.volume.commit_now()?;
-                    *(if is_reshaping { &mut before.waited } else { &mut before.settled }) += 1;
+                    if is_reshaping {
+                        before.waited += 1;
+                    } else {
+                        before.settled += 1;
+                    }
                 }
             }
         }
@@ -232,7 +236,7 @@ impl Ops<'_> {
         let has_dir =
             moved.is_dir() || mode == RenameMode::Exchange && replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
         let is_to_note = has_dir && (replaced.is_some() || mode.leaves_whiteout());
-        if is_reshaping && self.must_wait(ends) || is_to_note && self.is_one_to_note() {
+        if (is_reshaping && self.must_wait(ends)) || (is_to_note && self.is_one_to_note()) {
             return if ends.before.waited < RESHAPE_TRIES {
                 Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: true }))
             } else {

@@ -10,6 +10,7 @@ use crate::directory::entries::Entry;
 use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
 use crate::options::CheckError;
 use crate::repair::build::{Fill, write};
+use crate::repair::pending::BuiltMap;
 use crate::repair::volume::Repair;
 use myriad_format::dir_tree::{
     DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, fan_out, key, leaf_room,
@@ -185,7 +186,7 @@ impl Repair<'_> {
         mut entries: Vec<Kept>,
         mut left: Vec<(FsBlock, u64)>,
     ) -> Result<(), CheckError> {
-        let (mut is_in_place, mut tree) = (false, None);
+        let (mut is_in_place, mut tree) = (false, BuiltMap::InFork);
         entries.sort_by_key(|entry| key(entry.tag, entry.number));
         number_again(&mut entries);
         let mut extents = Vec::new();

@@ -200,7 +200,11 @@ impl Survey {
         let row = &mut self.rows[row];
         row.cells[cell].add(kind);
         row.known[cell] += u64::from(is_new);
-        *(if kind == Kind::Directories { &mut row.directories } else { &mut row.files }) += 1;
+        if kind == Kind::Directories {
+            row.directories += 1;
+        } else {
+            row.files += 1;
+        }
     }
 
     fn note_distances(&mut self, block: u64, parent: Option<u64>, kind: Kind, first: Option<&BlockRun>) {
