@@ -1,15 +1,29 @@
-# What building and testing need, for the scripts that source this file: looks for it, and installs with apt-get what is missing
-# where root runs the script.
+# For the scripts that source this file: where the program is that a build has made; and what building and testing need, which
+# it looks for, and installs with apt-get where root runs the script and something is missing.
 #
-# Who sources it defines `say TEXT...` and `missing TEXT...`, which does not return, and sets
+# A script that sources it sets
 #   repository  the checkout
+# and, to install something,
 #   install     empty: nothing may be installed
+# and defines `say TEXT...` and `missing TEXT...`, which does not return.
 # shellcheck shell=bash disable=SC2154
 
 # The oldest compiler that builds Myriad is in its manifest. An installation of the analysis has none, and builds nothing.
 wanted=
 [ ! -e "$repository/Cargo.toml" ] || wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
 PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+
+# Where cargo builds, absolute. CARGO_TARGET_DIR or cargo's configuration may say; a relative directory there is below the
+# checkout, since that is where the scripts run cargo.
+target_directory() {
+    (cd "$repository" && cargo metadata --format-version 1 --no-deps --offline) | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
+}
+
+# The program that `cargo build --release -p myriad` makes.
+built_program() {
+    local target
+    target=$(target_directory) && printf '%s/release/myriad\n' "$target"
+}
 
 new_enough() { [ -n "$1" ] && [ "$(printf '%s\n%s\n' "$wanted" "$1" | sort -V | head -n1)" = "$wanted" ]; }
 

@@ -1,17 +1,20 @@
 //! A look at a volume that another process has open for changes.
 //!
-//! Under order `log`, the last committed state stays readable on the device until the next checkpoint commits: changes of the open epoch do
-//! not go home, the blocks it allocates were free in the committed state, and blocks that go home in between get what the log already says
-//! (`docs/design/crash-safety.md`). So if the end of the log is the same after the look as before, the look has seen one state, the committed
-//! one. If the end has moved, the look mixed two states: it is thrown away, and made again.
+//! Under order `log`, the last committed state stays readable on the device until the next checkpoint commits: changes
+//! of the open epoch do not go home, the blocks it allocates were free in the committed state, and blocks that go home
+//! in between get what the log already says (`docs/design/crash-safety.md`). So if the end of the log is the same after
+//! the look as before, the look has seen one state, the committed one. If the end has moved, the look mixed two states:
+//! it is thrown away, and made again.
 //!
-//! Under another order blocks change at any time, and nothing shows that. The superblock has named the order since the volume was opened, so an
-//! empty log under `log` is one whose first checkpoint is yet to come: all blocks are home, and stay as they are until then. Nor does
-//! anything show that a repair is at work; a repair says in the mount record that there is no mount.
+//! Under another order blocks change at any time, and nothing shows that. The superblock has named the order since the
+//! volume was opened, so an empty log under `log` is one whose first checkpoint is yet to come: all blocks are home,
+//! and stay as they are until then. Nor does anything show that a repair is at work; a repair says in the mount record
+//! that there is no mount.
 //!
-//! What else could have been: a writer that stops for the check stops for minutes at ten million files. A check inside the process that
-//! holds the volume would read through the engine's cache, and be no second opinion. If the volume commits during each of `LOOKS_MAX` looks, the
-//! check says that it is too busy; `fsck --online` checks volumes that a daemon has mounted (`online`).
+//! What else could have been: a writer that stops for the check stops for minutes at ten million files. A check inside
+//! the process that holds the volume would read through the engine's cache, and be no second opinion. If the volume
+//! commits during each of `LOOKS_MAX` looks, the check says that it is too busy; `fsck --online` checks volumes that a
+//! daemon has mounted (`online`).
 
 use crate::look::{Writer, look};
 use crate::options::{CheckError, Options};

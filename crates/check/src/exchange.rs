@@ -1,4 +1,5 @@
-//! An exchange of two names that a crash cut short, on a volume without a log: the superblock notes it, and whoever comes next does the rest.
+//! An exchange of two names that a crash cut short, on a volume without a log: the superblock notes it, and whoever
+//! comes next does the rest.
 
 use crate::options::CheckError;
 use crate::superblock;
@@ -7,7 +8,8 @@ use myriad_format::exchange;
 use myriad_log::LogError;
 use std::sync::Arc;
 
-/// The device with such an exchange done, in memory: what a look goes by. A note that cannot be right stays, and so does one whose units cannot be read.
+/// The device with such an exchange done, in memory: what a look goes by. A note that cannot be right stays, and so
+/// does one whose units cannot be read.
 pub(crate) fn finished(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     let is_noted = superblock::find(&**device).is_ok_and(|(superblock, _)| superblock.exchange().is_some());
     if !is_noted {
@@ -17,8 +19,8 @@ pub(crate) fn finished(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     if matches!(do_noted(&*overlay), Ok(true)) { overlay } else { device.clone() }
 }
 
-/// Does such an exchange on the device, once nothing refuses that it is repaired. A note that cannot be right stays, and so does one whose units cannot be
-/// read: a repair drops it.
+/// Does such an exchange on the device, once nothing refuses that it is repaired. A note that cannot be right stays,
+/// and so does one whose units cannot be read: a repair drops it.
 pub(crate) fn finish(device: &dyn BlockDevice) -> Result<(), CheckError> {
     match do_noted(device) {
         Ok(_) | Err(LogError::Corrupt(_) | LogError::Io { op: "read", .. }) => Ok(()),

@@ -1,11 +1,11 @@
 //! A look at one moment of a volume that programs go on changing.
 //!
-//! The engine, which writes the volume, holds the moment: a committed state, the log as it was then, and before-images of all metadata blocks that it
-//! has written over since (`myriad_device::Moment`). So the look sees what it would see after a crash at that moment, in the same passes and with
-//! the same findings, and no later change shows in it.
+//! The engine, which writes the volume, holds the moment: a committed state, the log as it was then, and before-images
+//! of all metadata blocks that it has written over since (`myriad_device::Moment`). So the look sees what it would see
+//! after a crash at that moment, in the same passes and with the same findings, and no later change shows in it.
 //!
-//! With `Options::scrub` it also reads the data of the moment. Data with checksums stays where it is until it is freed; the scrub passes over blocks
-//! that were freed by the time it reads them (`Scrub::freed_blocks`).
+//! With `Options::scrub` it also reads the data of the moment. Data with checksums stays where it is until it is freed;
+//! the scrub passes over blocks that were freed by the time it reads them (`Scrub::freed_blocks`).
 
 use crate::look::{Writer, look};
 use crate::options::{CheckError, Options};

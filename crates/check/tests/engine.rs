@@ -268,8 +268,8 @@ fn a_copy_that_tells_of_other_groups_does_not_count() {
     fs.close().expect("close");
 }
 
-/// Copies of the superblock are written when the volume is made, and do not say that it has immutable files. A repair that went by a copy did
-/// not say so either, and a mount let the kernel open those files unasked.
+/// Copies of the superblock are written when the volume is made, and do not say that it has immutable files. A repair
+/// that went by a copy did not say so either, and a mount let the kernel open those files unasked.
 #[test]
 fn a_repair_does_not_forget_immutable_files() {
     let device = make(4096, Order::Log);
@@ -370,8 +370,9 @@ fn a_log_damaged_in_the_middle_is_not_opened() {
     }
 }
 
-/// All that was free in a group were single blocks. Each one that repair took for a node of the trees of free space was one extent less for them, so
-/// they needed fewer nodes than were counted; what was left was more than a reserve can be, and every repair failed.
+/// All that was free in a group were single blocks. Each one that repair took for a node of the trees of free space was
+/// one extent less for them, so they needed fewer nodes than were counted; what was left was more than a reserve can
+/// be, and every repair failed.
 #[test]
 fn a_group_whose_free_blocks_are_single_ones_can_be_repaired() {
     let device = Arc::new(MemoryDevice::new(32 << 20));
@@ -454,8 +455,8 @@ fn repair_of_full_volume(directories: usize, make: impl Fn(&Session, usize, &str
     report.actions
 }
 
-/// On a full volume the only free blocks that a repair saw were the old indexes of directories. It wrote the new index of one over the root of another's, and
-/// then did not know how many blocks of entries that one had made.
+/// On a full volume the only free blocks that a repair saw were the old indexes of directories. It wrote the new index
+/// of one over the root of another's, and then did not know how many blocks of entries that one had made.
 #[test]
 fn the_index_of_one_directory_is_not_written_over_the_root_of_another() {
     let actions = repair_of_full_volume(24, |session, at, directory| {
@@ -467,8 +468,8 @@ fn the_index_of_one_directory_is_not_written_over_the_root_of_another() {
     assert!(!actions.iter().any(|action| action.contains("is lost")), "{actions:?}");
 }
 
-/// Repair filled the leaves of new indexes to three quarters, and the engine fills them further: on a full volume there was no room for the new indexes
-/// of many directories of some 200 names, and the volume could never be changed again.
+/// Repair filled the leaves of new indexes to three quarters, and the engine fills them further: on a full volume there
+/// was no room for the new indexes of many directories of some 200 names, and the volume could never be changed again.
 #[test]
 fn new_indexes_take_no_more_room_than_the_old_ones() {
     repair_of_full_volume(150, |session, _, directory| {

@@ -109,8 +109,8 @@ fn an_unreadable_sector_costs_what_is_in_it() {
     }
 }
 
-/// The log had one granule of a block of inodes, and of the block's other sectors one could not be read: a repair took the whole block as zeros,
-/// laid the granule over them, and sealed that. Up to 31 inodes were gone.
+/// The log had one granule of a block of inodes, and of the block's other sectors one could not be read: a repair took
+/// the whole block as zeros, laid the granule over them, and sealed that. Up to 31 inodes were gone.
 #[test]
 fn an_unreadable_sector_costs_no_more_where_the_log_has_a_part_of_the_block() {
     let device = volume(None, true);
@@ -141,7 +141,8 @@ fn an_unreadable_sector_costs_no_more_where_the_log_has_a_part_of_the_block() {
     assert_eq!(fs.session(Cred::root()).lstat(path.as_str()).unwrap().mode & 0o777, 0o640);
 }
 
-/// One sector of an entry block that could not be read cost the names of the whole block; and where its bytes were zeros, all names behind them.
+/// One sector of an entry block that could not be read cost the names of the whole block; and where its bytes were
+/// zeros, all names behind them.
 #[test]
 fn an_unreadable_sector_of_a_directory_costs_the_names_in_it() {
     let device = volume(None, true);
@@ -292,8 +293,8 @@ fn crash(image: &Image, how: Crash, bytes: &[u64]) {
 
 const CRASHES: [Crash; 3] = [Crash::No, Crash::Before, Crash::Torn];
 
-/// One sector of a node could not be read, and all that the node led to was lost. Where the log had a part of the node, too, a repair made the sector
-/// readable before it looked, and all was lost again.
+/// One sector of a node could not be read, and all that the node led to was lost. Where the log had a part of the node,
+/// too, a repair made the sector readable before it looked, and all was lost again.
 #[test]
 fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
     let mut b = Builder::new(SHAPE);
@@ -301,7 +302,8 @@ fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
     let file = b.file(root, b"file", 0, &[1; 100]);
     let image = b.finish();
     let leaf = start_of(&image, image.blocks_of(BlockKind::ExtentTree, file.0)[0]);
-    // Behind the last extent, and where 32 of them are; and what the log has of the node: its header, a part of the sector with four extents.
+    // Behind the last extent, and where 32 of them are; and what the log has of the node: its header, a part of the
+    // sector with four extents.
     for (sector, logged, lost) in [(3584, 0, 0), (1024, 0, 32), (3584, 3648, 0), (1024, 1088, 28)] {
         for how in CRASHES {
             let image = Image { device: Arc::new(image.device.clone_image()), ..image };
@@ -313,8 +315,8 @@ fn an_unreadable_sector_of_a_node_costs_the_extents_in_it() {
     }
 }
 
-/// A sector of a group's header or of its inode tree could not be read, nothing in it was in use, and the group was searched for inodes: that brings
-/// back what was removed.
+/// A sector of a group's header or of its inode tree could not be read, nothing in it was in use, and the group was
+/// searched for inodes: that brings back what was removed.
 #[test]
 fn an_unreadable_sector_of_an_inode_tree_is_no_reason_to_search() {
     for how in CRASHES {
@@ -351,7 +353,8 @@ fn an_unreadable_sector_of_a_directory_tree_costs_the_names_in_it() {
     assert!((1..40).contains(&lost), "{lost}: {}", text(&report));
 }
 
-/// Of a directory half of the map was lost. More blocks than a bound would have had to be filled in, and the names in all others were given up.
+/// Half of a directory's map was lost. More blocks than a bound would have had to be filled in, and so the names in all
+/// other blocks were given up.
 #[test]
 fn names_behind_a_large_hole_stay() {
     let mut b = Builder::new(Shape { ag_blocks: 8192, region_blocks: 8192, block_count: 2 * 8192, ..SMALL });
@@ -422,8 +425,8 @@ fn lost_its_end(what: &str, image: &Image, ino: Ino) {
     }
 }
 
-/// Zeros that stood for a sector that could not be read were taken for a part of where a link leads, and of the value of an attribute. They were
-/// again where the log had a part of the block: a repair wrote them home before it looked.
+/// Zeros that stood for a sector that could not be read were taken for a part of a link's target, and of an attribute's
+/// value. The same happened where the log had a part of the block: a repair wrote the zeros home before it looked.
 #[test]
 fn zeros_for_what_cannot_be_read_are_no_contents() {
     for (what, how) in ["link", "attribute", "acl"].into_iter().flat_map(|what| CRASHES.map(|how| (what, how))) {
@@ -441,8 +444,8 @@ fn zeros_for_what_cannot_be_read_are_no_contents() {
     }
 }
 
-/// As [`zeros_for_what_cannot_be_read_are_no_contents`], with power lost at each write of the repair: a sector of which the log has nothing is not
-/// written before all of its block is right.
+/// As [`zeros_for_what_cannot_be_read_are_no_contents`], with power lost at each write of the repair: a sector of which
+/// the log has nothing is not written before all of its block is right.
 #[test]
 fn what_cannot_be_read_is_no_contents_for_the_next_repair() {
     for what in ["link", "attribute", "acl"] {
@@ -468,8 +471,9 @@ fn what_cannot_be_read_is_no_contents_for_the_next_repair() {
     }
 }
 
-/// Of a sector that could not be read the log had a part, and power was lost when zeros had been written for the rest. The next repair made the checksum of
-/// the block right; and so would an opening have done, which nothing kept from the volume.
+/// The log had a part of a sector that could not be read. Power was lost when a repair had written zeros for the rest.
+/// The next repair made the checksum of the block right over the zeros. An opening would have done the same, and
+/// nothing kept the volume from being opened.
 #[test]
 fn a_block_with_a_part_that_is_lost_stays_torn() {
     let (image, ino) = long_body("link");
@@ -495,8 +499,8 @@ fn a_block_with_a_part_that_is_lost_stays_torn() {
     assert!(is_written);
 }
 
-/// Half of an inode was in the log, and the other half in a sector that could not be read: what a repair made of that had the mode of a file and the
-/// contents of none.
+/// Half of an inode was in the log, and the other half in a sector that could not be read: what a repair made of that
+/// had the mode of a file and the contents of none.
 #[test]
 fn half_an_inode_is_none() {
     let (image, ino) = long_body("attribute");
@@ -545,8 +549,8 @@ fn a_short_link_does_not_need_its_body() {
     assert_eq!(fs.session(Cred::root()).readlink("link").unwrap(), target);
 }
 
-/// The mask of an ACL became the rights of the owning group where the ACL was lost with the body, or with the end of a list that cannot be parsed. It is
-/// still the mask if the ACL is in a block.
+/// The mask of an ACL became the rights of the owning group where the ACL was lost with the body, or with the end of a
+/// list that cannot be parsed. It is still the mask if the ACL is in a block.
 #[test]
 fn the_mask_of_a_lost_acl_is_no_right() {
     let plain: (&[u8], &[u8]) = (b"user.a", b"1");
@@ -581,8 +585,8 @@ fn the_mask_of_a_lost_acl_is_no_right() {
     }
 }
 
-/// How many entry blocks a directory has made only the root of its index says, in its first sector. Another one could not be read, and the blocks mapped
-/// ahead were taken for lost ones.
+/// Only the first sector of an index's root says how many entry blocks the directory has made. Another sector of it
+/// could not be read, and the blocks mapped ahead were taken for lost ones.
 #[test]
 fn a_damaged_root_of_an_index_still_says_how_many_blocks_there_are() {
     let device = volume(None, true);
@@ -617,8 +621,8 @@ fn a_damaged_root_of_an_index_still_says_how_many_blocks_there_are() {
     }
 }
 
-/// One damaged block of a chain of attributes cost all of them. Where an ACL may be among those that are lost, its mask does not become the rights of the
-/// owning group.
+/// One damaged block of a chain of attributes cost all of them. Where an ACL may be among those that are lost, its mask
+/// does not become the rights of the owning group.
 #[test]
 fn a_damaged_block_of_attributes_costs_those_behind_it() {
     for has_acl in [false, true] {

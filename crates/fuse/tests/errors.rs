@@ -63,8 +63,8 @@ fn write_synced(path: &Path, number: u8) -> io::Result<File> {
     Ok(file)
 }
 
-/// Every request that a sync of a small file makes, with the kernel's cache written through and back: the sync that needs the device fails, and so does all that would change anything
-/// after it.
+/// Every request that a sync of a small file makes, with the kernel's cache written through and back: the sync that
+/// needs the device fails, and so does all that would change anything after it.
 #[test]
 fn a_write_that_fails_is_an_error_of_fsync_and_ends_all_changes() {
     skip_without_mounts!();
@@ -230,8 +230,9 @@ fn a_volume_is_shut_down_on_demand() {
     mount.unmount();
 }
 
-/// A directory was moved, and the host had no room to make that durable. To drop the name, as the kernel was told to, unmounts what is mounted
-/// below the directory. Nor did the kernel learn of names that went: it kept the links of a file, and the file with its space.
+/// A directory was moved, and the host had no room to make that durable. To drop the name, as the kernel was told to,
+/// unmounts what is mounted below the directory. Nor did the kernel learn of names that went: it kept the links of a
+/// file, and the file with its space.
 #[test]
 fn a_name_in_doubt_is_looked_up_again_and_what_is_mounted_below_it_stays() {
     skip_without_mounts!();

@@ -127,8 +127,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Keeps what is nobody's of the blocks that inodes on the device lead to, until none does any more. Not before all that is somebody's is known:
-    /// an inode that is older than what it names would take the blocks of another one.
+    /// Keeps blocks without an owner to which inodes on the device still lead, until none leads there. Call it when all
+    /// owners are known: an inode that is older than what it names would take the blocks of another one.
     fn claim_suspects(&mut self) {
         for (ino, block) in std::mem::take(&mut self.suspects) {
             if self.blocks.claim(block, 1).is_some() {
@@ -187,8 +187,9 @@ impl Repair<'_> {
             raw.size.set(written_end.saturating_mul(block_size).min(i64::MAX as u64));
         }
         let needed = raw.size.get().div_ceil(block_size);
-        // What is written past the end is left of a change that was not finished; what was only allocated there stays as it is. Without
-        // the list that names such files, the blocks themselves say so: they would show what they hold when the file grows.
+        // Written blocks past the end come from an unfinished truncation or append: free them, for they would show when
+        // the file grows. Blocks that were only allocated there stay. The list of orphans names such files; without it,
+        // written blocks there are the sign.
         let is_unfinished = is_listed || !self.are_orphans_known && written_end > needed;
         let is_shrinking = raw.file_type() == S_IFREG && is_unfinished;
         let bits = pointers::bits_of(&self.geometry, raw);
@@ -511,8 +512,8 @@ impl Repair<'_> {
         chain
     }
 
-    /// Ends a chain of which a part is lost behind the last attribute that is kept; how many blocks it has then. Only the header of its last block
-    /// changes, which lies in one sector, and the next repair finds all that this one has kept.
+    /// Ends a damaged chain behind the last attribute that is kept, and returns how many blocks it has then. Only the
+    /// header of its last block changes, which lies in one sector, so the next repair finds all that this one has kept.
     fn cut_chain(&self, ino: Ino, chain: &Chain) -> Result<usize, CheckError> {
         if chain.kept == 0 {
             return Ok(0);
@@ -580,7 +581,8 @@ impl Repair<'_> {
         tree.ok_or(CheckError::NoRoom)
     }
 
-    /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if there is no room for them.
+    /// Writes the nodes of a map: its tree, if the extents do not fit the inode, or its blocks of pointers; `None` if
+    /// there is no room for them.
     fn map_tree(&mut self, ino: Ino, extents: &[Extent], fill: Fill) -> Result<Option<BuiltMap>, CheckError> {
         let raw = self.raw(ino)?;
         if self.geometry.map == choices::Map::Blocks {
@@ -703,8 +705,8 @@ impl Repair<'_> {
         (extents, nodes)
     }
 
-    /// A new inode at any place, or at the one that is wanted, if that is free; `None` if there is no place for one. It is durable before anything
-    /// else counts it as used: what was in its place could come back.
+    /// A new inode at any place, or at the one that is wanted, if that is free; `None` if there is no place for one. It
+    /// is durable before anything else counts it as used: what was in its place could come back.
     pub(crate) fn make_inode(&mut self, mode: u16, wanted: Option<Ino>) -> Result<Option<Ino>, CheckError> {
         self.store_at_hand()?;
         let wanted = wanted.and_then(|ino| self.geometry.locate(ino));

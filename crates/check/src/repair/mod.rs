@@ -25,9 +25,9 @@
 //!   4. An inode in the block at hand names no block that is not durable, because the block at hand may be written at any time, before or after other
 //!      writes since the last flush. Blocks that the inode named before it was changed are given to no other inode until the change is durable.
 //!
-//! A repair does not try two things. Where a tree of inodes was damaged, a search also brings back inodes that were removed before; they get
-//! no block that another inode owns, but they cannot be told from the others. And file data is not guessed at: contents that differ from their
-//! checksums are reported, and both stay as they are.
+//! A repair does not try two things. Where a tree of inodes was damaged, a search also brings back inodes that were
+//! removed before; they get no block that another inode owns, but they cannot be told from the others. And file data is
+//! not guessed at: contents that differ from their checksums are reported, and both stay as they are.
 
 pub(crate) mod build;
 pub(crate) mod pending;
@@ -203,7 +203,8 @@ fn accepted(
 }
 
 impl<'a> Repair<'a> {
-    /// Replays the log, makes it empty, and gets ready. A look gave the superblock, the newest LSN that a block has, and blocks of several owners.
+    /// Replays the log, makes it empty, and gets ready. A look gave the superblock, the newest LSN that a block has,
+    /// and blocks of several owners.
     fn start(
         device: &Arc<dyn BlockDevice>,
         log_device: Option<&Arc<dyn BlockDevice>>,
@@ -248,7 +249,8 @@ impl<'a> Repair<'a> {
         }
         let was_clean = !is_copy && !is_old && superblock.state.get() == volume_state::CLEAN;
         let is_loss = replayed.loss.is_some_and(|loss| loss.is_loss());
-        // Only the log keeps the list of orphans as new as the inodes when power is lost. A repair that was cut short may have known better.
+        // Only the log keeps the list of orphans as new as the inodes when power is lost. A repair that was cut short
+        // may have known better.
         let is_of_repair = superblock.mount_nonce.get() == NO_MOUNT;
         let is_as_logged = superblock.is_logged() && !is_copy && !is_old && !is_loss && !is_of_repair;
         let are_orphans_known = was_clean || is_as_logged;
@@ -414,9 +416,10 @@ fn with_changes(copy: &Superblock, replay: &Replay) -> Superblock {
 /// Writes home what the log holds. A superblock that is damaged there (`is_damaged`) stays so until it is marked as in use: the log has
 /// parts of it only, and a checksum for the rest would make that a superblock to go by.
 ///
-/// A sector that cannot be read, and of which the log has nothing, is left alone: nobody takes it for contents, not even if power is lost. Of one of
-/// which the log has a part, the rest becomes zeros, and the reader keeps in mind that they are none. Such blocks are returned: they wait until only a
-/// repair may open the volume, for who replays the log over them would make them right.
+/// A sector that cannot be read, and of which the log has nothing, is left alone, so that nobody takes it for contents,
+/// not even if power is lost. If the log has a part of it, the rest becomes zeros, and the reader remembers that these
+/// are no contents. Such blocks are returned. They wait until only a repair may open the volume: an opening that
+/// replays the log over them would make their checksums right.
 fn bring_home(
     reader: &mut Reader,
     is_damaged: bool,

@@ -1,4 +1,5 @@
-//! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand, and the free blocks.
+//! The volume under repair, which all repairs share: what was found, what waits to be written, the inode block at hand,
+//! and the free blocks.
 
 use super::build::{Fill, flush, node_count, write};
 use super::pending::{Changed, Salvaged};
@@ -194,8 +195,8 @@ impl Repair<'_> {
         Ok(Some(blocks))
     }
 
-    /// As [`Self::take_all`]. Where there are fewer, also of blocks that are needed no more once all is written: whether it was so. If even that is
-    /// not enough, they stay what they are.
+    /// As [`Self::take_all`]. If there are too few, it also takes blocks that nobody needs once all is written, and
+    /// says that it did. If even these are not enough, it takes none of them.
     pub(crate) fn take_over(
         &mut self,
         count: usize,
@@ -220,8 +221,8 @@ impl Repair<'_> {
         }
     }
 
-    /// Writes something in new blocks, and nothing else before it has all of them. If there are too few, it has none, and nothing has changed. What
-    /// groups need for their own trees is not for this.
+    /// Writes something in new blocks, and nothing else before it has all of them. If there are too few, it has none,
+    /// and nothing has changed. What groups need for their own trees is not for this.
     pub(crate) fn if_room(
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<(), CheckError>,
@@ -265,8 +266,8 @@ impl Repair<'_> {
         }
     }
 
-    /// How full the nodes of something new are that takes at most so many blocks. The engine fills an index fuller than a repair that has room:
-    /// where there is none, what is written anew must not take more than what it replaces.
+    /// How full the nodes of something new are that takes at most so many blocks. The engine fills an index fuller than
+    /// a repair that has room: where there is none, what is written anew must not take more than what it replaces.
     pub(crate) fn fill_for(&mut self, blocks: u64) -> Fill {
         if self.can_spare(blocks) { Fill::Ample } else { Fill::Full }
     }

@@ -1,8 +1,10 @@
-//! Repair, last part: inode trees or bitmaps of inodes, free space, headers, and the superblock's counts. All of it is derived from the owners of blocks.
+//! Repair, last part: inode trees or bitmaps of inodes, free space, headers, and the superblock's counts. All of it is
+//! derived from the owners of blocks.
 //!
-//! A new inode tree never lies where the old one does, and is durable before the header names it. So power lost in between leaves the old tree or the
-//! new one whole. A mixture of the two could look sound and lack chunks; and a search of the group, which would take a tree's place, also finds
-//! inodes that were removed long ago. Trees of free space are derived anew each time, and nothing is believed of the old ones.
+//! A new inode tree never lies where the old one does, and is durable before the header names it. So power lost in
+//! between leaves the old tree or the new one whole. A mixture of the two could look sound and lack chunks; and a
+//! search of the group, which would take a tree's place, also finds inodes that were removed long ago. Trees of free
+//! space are derived anew each time, and nothing is believed of the old ones.
 
 use super::trees::{FreeTrees, free_nodes, pop};
 use super::{Counted, bitmap, free_by_region};
@@ -167,8 +169,9 @@ impl Repair<'_> {
             let nodes = inode_nodes + if has_trees { free_nodes(&free, block_size, fill) } else { 0 };
             let missing = nodes.saturating_sub(places.len());
             if missing == 0 {
-                // Where all that is free are single blocks, each one that was taken made the trees smaller. Of what they do not need now the
-                // reserve can have so many; of more than that a half goes back, for it makes the trees larger again.
+                // Where all that is free are single blocks, each one that was taken made the trees smaller. Of what
+                // they do not need now the reserve can have so many; of more than that a half goes back, for it makes
+                // the trees larger again.
                 let surplus = places.len() - nodes;
                 if surplus + old_fixed.len() <= RESERVE_MAX {
                     break;

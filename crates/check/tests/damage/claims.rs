@@ -1,5 +1,5 @@
-//! Inodes and roots that are older than what they name, as an order without a log or a lost one leaves them. Blocks that have become somebody else's
-//! are that one's to keep.
+//! Inodes and roots that are older than what they name, as an order without a log or a lost one leaves them. Blocks
+//! that have become somebody else's are that one's to keep.
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape};
 use crate::places::{first_extent, word};
@@ -24,8 +24,8 @@ const ROOTS: [(&str, Root); 2] = [
     }),
 ];
 
-/// The older inode comes first: it took the block before it was read, and did not give it back to the file that had it, which lost its attributes or
-/// all that its map named, or got zeros in place of its data.
+/// The older inode comes first: it took the block before it was read, and did not give it back to the file that had it,
+/// which lost its attributes or all that its map named, or got zeros in place of its data.
 #[test]
 fn a_root_takes_no_block_that_is_another_files() {
     for shape in [SHAPE, SMALL].into_iter().flat_map(Shape::every_record) {
@@ -57,8 +57,9 @@ fn a_root_takes_no_block_that_is_another_files() {
     }
 }
 
-/// The root of an index was older than the last blocks of entries: their names were dropped, and what they named came to lost+found. A name that has
-/// been removed from there does not come back, though its inode, which has another one, may say that it is its own.
+/// The root of an index was older than the last blocks of entries: their names were dropped, and what they named came
+/// to lost+found. A name that has been removed from there does not come back, though its inode, which has another one,
+/// may say that it is its own.
 #[test]
 fn names_behind_a_stale_root_are_kept() {
     for shape in [SHAPE, SMALL].into_iter().flat_map(Shape::every_record) {

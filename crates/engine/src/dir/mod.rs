@@ -100,7 +100,7 @@ impl BlockSource {
     }
 }
 
-/// Nodes of the extent tree, which `extent` counts itself.
+/// Nodes of the extent tree, which `map::extents` counts itself.
 impl NodeSource<Txn<'_>> for BlockSource {
     fn allocate(&mut self, store: &mut Txn<'_>) -> Result<NewBlock> {
         let volume = store.volume();

@@ -106,7 +106,7 @@ pub(crate) struct FileData {
     /// Blocks promised to `pages`, nodes included.
     pub promised: u64,
     pub nodes: map::Promised,
-    /// With fragments: the run of the file block of this fragment is to have it, once its pages are flushed.
+    /// With fragments: the flush makes the run of this fragment's file block long enough to include it.
     pub reach: Option<FileBlock>,
     /// The file's size; loaded from the inode at the first use.
     pub size: u64,

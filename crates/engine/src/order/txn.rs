@@ -341,8 +341,7 @@ impl<'a> Txn<'a> {
         granted
     }
 
-    /// Whether its changes are as much as one of several transactions that share a long work should have: another step might take more than
-    /// it has asked for.
+    /// True if one more step could exceed the log bytes granted. The caller ends this transaction and continues in another one.
     pub fn is_long(&self) -> bool {
         let limits = &self.volume().limits;
         self.cost.log_bytes + limits.step_log_bytes > self.log_bytes.unwrap_or(limits.part_log_bytes_max)

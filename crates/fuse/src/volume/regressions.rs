@@ -179,7 +179,8 @@ fn a_file_that_was_cut_by_its_opening_is_durable() {
     assert!(device.struck() > 0);
 }
 
-/// CREATE found a file that had appeared by another of its directory's names, and opened it for whoever asked, though the engine was to check.
+/// CREATE found a file that had appeared by another of its directory's names, and opened it for whoever asked, though
+/// the engine was to check.
 #[test]
 fn a_file_that_is_there_already_is_opened_for_who_may() {
     let options = Options { default_permissions: false, ..Options::default() };
@@ -232,8 +233,8 @@ fn doubted_bytes(reader: &mut PipeReader) -> (u64, i64, i64) {
     }
 }
 
-/// Bytes were copied, made a hole or zeros, or cut off, and the host had no room to make that durable. The kernel drops the pages that it has of them
-/// only if the answer is no error: programs went on reading what had been there before.
+/// Bytes were copied, made a hole or zeros, or cut off, and the host had no room to make that durable. The kernel drops
+/// the pages that it has of them only if the answer is no error: programs went on reading what had been there before.
 #[test]
 fn content_that_the_host_has_no_room_for_is_read_anew() {
     const PUNCH: u32 = 3;
@@ -303,8 +304,8 @@ fn a_volume_that_was_shut_down_leaves_no_doubt() {
     assert!(!has_notification(&reader));
 }
 
-/// Whether it was the host that had no room was asked after the request, of the volume. Meanwhile another thread's sync had found room: MKNOD
-/// was tried again, and answered that its own file was there already.
+/// Whether it was the host that had no room was asked after the request, of the volume. Meanwhile another thread's sync
+/// had found room: MKNOD was tried again, and answered that its own file was there already.
 #[test]
 fn a_host_that_has_room_again_is_not_asked_a_second_time() {
     for seed in 0..40 {

@@ -140,8 +140,8 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
     let mut pass = Pass { room_head: LIST_END, ..Pass::default() };
     let end = blocks.last().map_or(0, |block| block.0 + 1);
     let has_index = old_index.is_some() || end > 1;
-    // Blocks that were mapped ahead and now lie below the end become empty ones, and come last. Not so one that could be read before and cannot be
-    // now: another repair may find its names.
+    // Blocks that were mapped ahead and now lie below the end become empty ones, and come last. Not so one that could
+    // be read before and cannot be now: another repair may find its names.
     let count = blocks.len();
     let known: HashSet<u64> = blocks.iter().map(|block| block.0).collect();
     let made = repair.blocks_made(directory, &raw);
@@ -214,9 +214,9 @@ impl Repair<'_> {
         self.finish_directory(directory, pass, extents, new_map, (end, has_index))
     }
 
-    /// Remembers the names of a block that is mapped behind the last one that was made. Without a log, or where it is lost, the root that says how many
-    /// were made may be older than the block. But what the block has may also be long gone: a name counts if what it names says that this is
-    /// its own, and if by the end nothing else names that.
+    /// Remembers the names of a block that is mapped behind the last one that was made. Without a log, or where it is
+    /// lost, the root that says how many were made may be older than the block. But what the block has may also be long
+    /// gone: a name counts if what it names says that this is its own, and if by the end nothing else names that.
     fn look_beyond(&mut self, directory: Ino, file_block: FileBlock, block: FsBlock) -> Result<(), CheckError> {
         let mut buf = self.reader.new_buffer();
         if self.reader.read(block, BlockKind::DirEntries, directory.0, &mut buf).is_err() {
@@ -276,8 +276,8 @@ impl Repair<'_> {
         (made.count > 0).then_some(made)
     }
 
-    /// Keeps the roots of indexes, as long as nothing else says how many blocks of entries their directories have made. Not before all else that
-    /// inodes own is known.
+    /// Keeps the roots of indexes, as long as nothing else says how many blocks of entries their directories have made.
+    /// Call it when all else that inodes own is known.
     pub(crate) fn claim_roots(&mut self) {
         let mut roots = std::mem::take(&mut self.roots);
         if self.choices.directory != Directory::Indexed {
@@ -293,8 +293,8 @@ impl Repair<'_> {
         self.roots = roots;
     }
 
-    /// The old root of a directory whose new index has been written, or that goes, is not needed any more once the inode says so. Not sooner: the
-    /// next block may be taken from what is left.
+    /// Gives back the old root of a directory that has a new index, or that is removed. Call it once the inode says so,
+    /// and not sooner: the next block that is taken may be this one.
     pub(crate) fn leave_root(&mut self, directory: Ino) {
         self.left.extend(self.roots.remove(&directory).map(|root| (root, 1)));
     }
@@ -385,8 +385,8 @@ impl Repair<'_> {
         self.read_torn(directory, block, BlockKind::DirEntries, buf)
     }
 
-    /// Reads a block of a directory; whether it is torn, that is, its checksum is wrong, or some of its sectors cannot be read and are zeros
-    /// here, and all else in its header is right. `None` if it is none of this kind.
+    /// Reads a block of a directory, and says whether it is torn: its checksum is wrong, or some of its sectors cannot
+    /// be read and are zeros here, while all else in its header is right. `None` if it is of another kind.
     pub(crate) fn read_torn(&self, directory: Ino, block: FsBlock, kind: BlockKind, buf: &mut [u8]) -> Option<bool> {
         match self.reader.read(block, kind, directory.0, buf) {
             Ok(()) => return Some(false),

@@ -1,14 +1,16 @@
 //! Which part of salvaged extents a map of pointers can express.
 //!
-//! A pointer leads to a run of fragments side by side, from the first fragment of its file block on; a pointer in a block of pointers leads to all
-//! fragments. If damage has left of a file block anything else, such as its second half alone, repair keeps the beginning that fits, or nothing.
+//! A pointer leads to a run of fragments side by side, from the first fragment of its file block on; a pointer in a
+//! block of pointers leads to all fragments. If damage has left of a file block anything else, such as its second half
+//! alone, repair keeps the beginning that fits, or nothing.
 
 use myriad_format::extent::Extent;
 use myriad_format::table::DIRECT;
 use myriad_format::{FileBlock, FsBlock};
 
-/// Takes from the extents of a file, whose file blocks have so many fragments (a power of two), what no pointer can say, and what lies at and behind
-/// fragment `end`. What was taken. The end of a block that must be whole stays, and reads as zeros.
+/// Removes from the extents of a file what no pointer can say, and what lies at and behind fragment `end`; returns what
+/// it removed. The file's blocks have so many fragments, a power of two. The end of a block that must be whole stays,
+/// and reads as zeros.
 pub(crate) fn fit(bits: u32, extents: &mut Vec<Extent>, end: u64) -> Vec<(FsBlock, u64)> {
     let mut pieces = std::mem::take(extents).into_iter().flat_map(|extent| pieces_of(extent, bits)).peekable();
     let (mut kept, mut lost) = (Vec::new(), Vec::new());

@@ -26,9 +26,10 @@
 //!
 //! # Names that a directory takes or leaves
 //!
-//! A rename of a directory over an empty one changes what a name names, and which name is the directory's own. Whichever lasts first, in between the name does
-//! not show: it names a directory that says that it has another name. The same befalls a name that a moved directory leaves to a whiteout, or to what was
-//! exchanged with it. So such an entry ([`Judge::needs_note`]) shows together with the identity, and is noted meanwhile as an exchange is:
+//! Example: rename directory `d` over the empty directory `e`. If the entry `e` reaches the disk before d's inode says its name is `e`, a crash leaves `e`
+//! naming a directory that calls itself `d`, and lookup hides it. If d's inode goes first, the entry `d` is hidden in the same way. The same happens to a name
+//! that a moved directory leaves to a whiteout, or to what was exchanged with it. So such an entry ([`Judge::needs_note`]) shows together with the identity,
+//! and is noted meanwhile as an exchange is:
 //!
 //! ```text
 //! taken    its new directory has another name that lasts   the entry, with the inode that it named; and what it is to name
