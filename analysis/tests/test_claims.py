@@ -31,7 +31,7 @@ def test_numbers_of_claims_are_those_of_the_papers_tables():
     assert of["buildworld-dpsu"] == two["DP:SU"]
     assert (of["folder-remove-su-model"], of["folder-remove-dhsu-model"]) == (three["SU"], three["DH:SU"])
     orlov = papers.table("orlov").query("system == 1").set_index("mode")
-    for mode in ("async", "sync", "softdep"):
+    for mode in ("async", "normal", "sync", "softdep"):
         assert of[f"ports-untar-{mode}"] == orlov.loc[mode, "tar_ratio"]
         assert of[f"ports-remove-{mode}"] == orlov.loc[mode, "rm_ratio"]
     rates = papers.table("xfs96-figure4").set_index(["series", "size"])["per_second"]
