@@ -7,7 +7,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pandas as pd
+
 from . import claims, report, samples
+from .figures import memory
+from .figures.style import render
 from .report import build
 
 # Of the random halves of A against A.
@@ -38,6 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(run=_report)
     two = verbs.add_parser("claims", help="list the claims, which are predictions until they are run")
     two.set_defaults(run=_claims)
+    three = verbs.add_parser("memory", help="draw the memory of hashes over directories", description=_memory.__doc__)
+    three.add_argument("table", type=Path, metavar="CSV", help="a row a directory: directory, hash, in bytes")
+    three.add_argument("--out", required=True, type=Path, metavar="PNG")
+    three.set_defaults(run=_memory)
     return parser
 
 
@@ -65,6 +73,14 @@ def _claims(_options: argparse.Namespace) -> int:
         print(f"{group.paper} {group.place}: {group.title}")
         for claim in group.claims:
             print(f"  {claim.id:32} {claim.text} Expected: {expected(claim)}.")
+    return 0
+
+
+def _memory(options: argparse.Namespace) -> int:
+    """Draws what the example `costs` says of hashes: its last line at each size."""
+    points = pd.read_csv(options.table)
+    picture = render(options.out.stem, "Memory of hashes by the size of their directories", lambda shape: memory.draw(points, shape))
+    options.out.write_bytes(picture.png)
     return 0
 
 

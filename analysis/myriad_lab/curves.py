@@ -25,6 +25,7 @@ class Curve:
     label: str
     points: pd.DataFrame
     is_paper: bool = False
+    target: str = ""
 
 
 @dataclass
@@ -74,7 +75,7 @@ def _charts(samples: Samples, costs: pd.Series, metric: str) -> list[Chart]:
             varied = [f"{n}={one[f'factor.{n}']}" for n in several if not pd.isna(one[f"factor.{n}"])]
             varied += [f"scale {one['scale']:g}"] if scales else []
             varied += [one[name] for name in ("conditions_key", "options_key") if one[name]]
-            curves.append(Curve(", ".join([one["target"], *varied]), _points(line)))
+            curves.append(Curve(", ".join([one["target"], *varied]), _points(line), target=one["target"]))
         if curves:
             found.append(Chart(workload, phase, curves, metric))
     return found

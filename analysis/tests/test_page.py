@@ -11,8 +11,10 @@ import synthetic
 
 from myriad_lab import __main__ as command
 from myriad_lab import claims
+from myriad_lab.curves import Curve
 from myriad_lab.figures import style, ticks
 from myriad_lab.figures.style import DARK, LIGHT, SERIES
+from myriad_lab.report import sections
 
 
 class Reader(HTMLParser):
@@ -264,3 +266,25 @@ def test_versions_are_pinned():
     lines = [x for x in (root / "requirements.txt").read_text().splitlines() if x and not x.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9-]+==[0-9.]+", x) for x in lines)
     assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"] == ">=3.11"
+
+
+def test_curves_that_no_picture_has_room_for_keep_the_others_beside():
+    def curves(*targets):
+        return [Curve(f"{target} {i}", pd.DataFrame(), target=target) for i, target in enumerate(targets)]
+
+    def found(made):
+        return [[curve.target for curve in part] for part in sections._parts(made)]
+
+    few = curves("process", "process", "mount", "ext4")
+    assert found(few) == [["process", "process", "mount", "ext4"]] and sections._parts([]) == [[]]
+    kernels = ["ext4", "xfs", "btrfs"]
+    assert found(curves(*["process"] * 3, *kernels, *["mount"] * 3)) == [["process"] * 3 + kernels, ["mount"] * 3 + kernels]
+    # Of one target there are more than fit: seven at a time, in their order.
+    assert found(curves(*["process"] * 8, "ext4")) == [["process"] * 7, ["process", "ext4"]]
+
+
+def test_the_memory_of_hashes_is_drawn(tmp_path):
+    table, picture = tmp_path / "hashes.csv", tmp_path / "hashes.png"
+    table.write_text("directory,hash\n32768,9000\n327680,90000\n3276800,900000\n")
+    assert command.main(["memory", str(table), "--out", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")

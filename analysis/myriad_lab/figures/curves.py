@@ -8,6 +8,8 @@ from .ticks import logarithmic
 
 # More lines than there are markers would be told apart by nothing.
 LINES_MOST = len(SERIES)
+# Intervals of as many runs count for the limits of an axis.
+RUNS_OF_AXIS = 3
 
 
 def draw(chart: Chart, shape: Shape) -> Canvas:
@@ -24,7 +26,10 @@ def draw(chart: Chart, shape: Shape) -> Canvas:
     for i, curve in enumerate(papers):
         _line(axes, curve, LIGHT["muted"], ("1", "2", "3", "4")[i % 4], (0, (1, 2)), 1.0)
     sizes = [s for c in chart.curves for s in c.points["size"]]
-    costs = [v for c in chart.curves for name in ("mean", "low", "high") for v in c.points[name].dropna() if v > 0]
+    # The interval of two runs reaches twelve standard errors to either side: an axis for it would make every line flat. It goes on past the frame.
+    sure = [c.points[c.points["n"] >= RUNS_OF_AXIS] for c in chart.curves]
+    costs = [v for c in chart.curves for v in c.points["mean"] if v > 0]
+    costs += [v for points in sure for name in ("low", "high") for v in points[name].dropna() if v > 0]
     low, high = min(costs), max(costs)
     room = max((high / low) ** 0.06, 1.15)
     axes.set_ylim(low / room, high * room)

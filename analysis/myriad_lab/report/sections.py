@@ -239,7 +239,7 @@ def _with_xfs96(chart: Chart) -> Chart:
 def _chart(report: Report, chart: Chart, prefix: str) -> str:
     mine = [c for c in chart.curves if not c.is_paper]
     theirs = [c for c in chart.curves if c.is_paper]
-    parts = [mine[i : i + curve_figure.LINES_MOST] for i in range(0, len(mine), curve_figure.LINES_MOST)] or [[]]
+    parts = _parts(mine)
     is_time = chart.metric == SECONDS
     cost = "Time" if is_time else "Blocks looked at"
     out = []
@@ -256,6 +256,20 @@ def _chart(report: Report, chart: Chart, prefix: str) -> str:
         picture = render(name, alt, lambda shape, c=shown: curve_figure.draw(c, shape))
         out.append(report.draw(picture, caption))
     return "".join(out)
+
+
+def _parts(curves: list[Curve]) -> list[list[Curve]]:
+    """The curves of each picture. Where one has no room for all, each target that was measured in several ways has its own picture, with
+    those of one curve beside it in each: the kernel's file systems, which no factor changes."""
+    most = curve_figure.LINES_MOST
+    if len(curves) <= most:
+        return [curves]
+    by_target = {name: [c for c in curves if c.target == name] for name in dict.fromkeys(c.target for c in curves)}
+    beside = [curve for found in by_target.values() if len(found) == 1 for curve in found]
+    parts = [found + beside for found in by_target.values() if len(found) > 1]
+    if parts and max(map(len, parts)) <= most:
+        return parts
+    return [curves[i : i + most] for i in range(0, len(curves), most)]
 
 
 def _range(curve: Curve, metric: str) -> str:

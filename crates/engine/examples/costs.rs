@@ -10,7 +10,7 @@
 //! all, in random order, with a sync at the end; `drain`, where all have been made once more: unlink in the order of a listing; `rename`,
 //! where they have been made again: all, in random order, each to a name of the same length, with a sync at the end.
 //! Counts are for one operation, for `list` for one entry; *compared* are the entries
-//! whose names or tags a linear directory's search compared, or a hash's. Where the directory has a hash in memory, the last line says
+//! whose names or tags a search of a linear directory or one of slots compared, or a hash's. Where the directory has a hash in memory, the last line says
 //! how large it is.
 //!
 //! Nothing is timed and nothing is left to chance: two runs give the same counts. Run with `--only OPERATION` under a tool that

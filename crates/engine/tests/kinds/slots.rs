@@ -86,6 +86,8 @@ fn what_is_empty_is_passed_over() {
     let full = volume.counted("blocks_touched", look);
     assert!(full > 80, "{full}");
     assert_eq!(volume.counted("dir_blocks_skipped", look), 0);
+    // The last name is behind all others.
+    assert_eq!(volume.counted("dir_tags_compared", look), u64::from(10 * EXTENT));
     // Left are the last name, and the eighth of the third block of the third extent.
     let alone = 2 * EXTENT + 2 * SLOTS as u32 + 7;
     for i in (0..10 * EXTENT - 1).filter(|i| *i != alone) {
@@ -96,6 +98,7 @@ fn what_is_empty_is_passed_over() {
     assert_eq!(volume.counted("dir_blocks_skipped", look), 80 - 2);
     // Seven free slots before one and seven behind it, and fourteen before the other.
     assert_eq!(volume.counted("dir_slots_skipped", look), (7 - 1) + 7 + (14 - 1));
+    assert_eq!(volume.counted("dir_tags_compared", look), 2);
     let list = || assert_eq!(volume.list(0, 100).len(), 2);
     assert!(volume.counted("blocks_touched", list) < 10);
     assert_eq!(volume.counted("dir_blocks_skipped", list), 80 - 2);

@@ -127,6 +127,7 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     look.volume.counters.bump(Count::dir_scans);
     let tag = tag_of(name.hash);
     let (mut hit, mut twin, mut room) = (None, None, None);
+    let mut compared = 0;
     let extents = visit(look, dir, raw, 0, &mut |visited| {
         let (number, bytes) = match visited {
             Visited::Empty(blocks) => {
@@ -141,6 +142,7 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
             if !has_room && free.is_none() {
                 free = block::free_at(slot);
             }
+            compared += u64::from(slot.is_used());
             if slot.header.tag.get() == tag && slot.is_used() {
                 if slot.name == name.bytes {
                     return Ok(ControlFlow::Break(hit_of(look, number, slot)));
@@ -154,6 +156,7 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         room = room.or(free.map(|free| Room { block: number, free, state: State::Seen }));
         Ok(hit.is_none())
     })?;
+    look.volume.counters.add(Count::dir_tags_compared, compared);
     Ok(Search { hit, twin, seen: super::Seen::Slots(Seen { free: room, extents }) })
 }
 
