@@ -18,7 +18,7 @@ use crate::space::Counted;
 use crate::table::{Part, SlotTable, Span};
 use crate::{checksums, space, superblock};
 use myriad_device::{BlockDevice, Moment};
-use myriad_format::superblock::{Superblock, feature};
+use myriad_format::superblock::{Superblock, feature, leftovers};
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino, Lsn, NameHasher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -122,7 +122,7 @@ pub(crate) fn look(
     let lsn_max = context.reader.lsn_max();
     let (damage_count, data_count) = (context.sink.damage_count(), context.sink.data_count());
     let (findings, finding_count) = context.sink.take();
-    let leftovers = context.leftovers.map(|all| all.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let left = context.leftovers.map(|all| all.into_inner().unwrap_or_else(PoisonError::into_inner));
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome {
         report: Report {
@@ -130,11 +130,12 @@ pub(crate) fn look(
             finding_count,
             damage_count,
             data_count,
-            leftovers: leftovers.unwrap_or_default(),
+            leftovers: left.unwrap_or_default(),
             unreadable_blocks,
             totals,
             scrub,
             log_loss,
+            was_asked_for: superblock.leftovers & leftovers::NEEDS_CHECK != 0,
             seconds,
             ..Report::default()
         },

@@ -176,6 +176,8 @@ pub struct Report {
     pub scrub: Option<Scrub>,
     /// What became of a log that was needed and could not be read.
     pub log_loss: Option<LogLoss>,
+    /// A background check had asked for this one, at home or in the log: until a repair the volume is not opened for changes, sound or not.
+    pub was_asked_for: bool,
     /// Time that the first look took.
     pub seconds: f64,
 }

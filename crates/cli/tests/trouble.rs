@@ -412,6 +412,29 @@ fn a_verb_writes_in_any_order_that_the_volume_has_room_for() {
     }
 }
 
+/// A background check had found damage, and the log alone had that when the writer was killed. `info` and `fsck -n` said that the next opening for changes would
+/// recover the volume, and it was refused.
+#[test]
+fn who_looks_is_told_of_a_check_that_the_log_alone_asks_for() {
+    let place = Place::new();
+    Fs::format(&place.path("open.img"), Some(VOLUME), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open(&place.path("open.img"), MountOptions::default()).unwrap();
+    let session = fs.session(Cred::root());
+    put(&session, "/letter", b"dear all");
+    fs.sync().unwrap();
+    fs.ask_for_check().unwrap();
+    // As its writer's end at this moment would leave it.
+    std::fs::copy(place.path("open.img"), place.path("vol.img")).unwrap();
+    drop((session, fs));
+    let found = "a background check found damage";
+    place.line("mkdir vol.img:/d").expect(1, &["vol.img"]);
+    place.line("info vol.img").expect(0, &[found]);
+    place.line("fsck -n vol.img").expect(0, &["sound", found, "myriad fsck -p lets it be changed again"]);
+    place.line("fsck -p vol.img").expect(0, &["sound"]);
+    place.line("mkdir vol.img:/d").ok();
+    assert_letter(&place);
+}
+
 /// A volume without a log whose writer was killed was changed further as if it were sound.
 #[test]
 fn a_volume_without_a_log_that_was_not_closed_is_checked_first() {

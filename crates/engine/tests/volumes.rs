@@ -119,15 +119,20 @@ fn a_check_that_the_log_asks_for_is_made() {
         let opened = Fs::open_device(image.clone(), None, MountOptions { order, ..quiet() });
         assert!(matches!(opened.map(drop), Err(Error::Unchecked)), "{order:?}");
     }
-    open(&image, MountOptions { read_only: true, ..quiet() }).session(Cred::root()).stat("f").unwrap();
+    let readable = open(&image, MountOptions { read_only: true, ..quiet() });
+    readable.session(Cred::root()).stat("f").unwrap();
+    // Who looks is told of it, too: `info` and `fsck -n` said that the next opening for changes would recover the volume.
+    assert!(readable.info().is_check_asked_for);
+    assert!(check(image.clone(), None, &CheckOptions::default()).unwrap().was_asked_for);
     assert_sound(&image, None);
     assert!(matches!(Fs::open_device(image.clone(), None, quiet()).map(drop), Err(Error::Unchecked)));
     let report = check(image.clone(), None, &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
     assert!(report.is_sound() && !report.actions.is_empty());
     let fs = open(&image, quiet());
-    assert!(!fs.has_leftovers());
+    assert!(!fs.has_leftovers() && !fs.info().is_check_asked_for);
     fs.session(Cred::root()).stat("f").unwrap();
     fs.close().unwrap();
+    assert!(!check(image.clone(), None, &CheckOptions::default()).unwrap().was_asked_for);
     assert_sound(&image, None);
 }
 

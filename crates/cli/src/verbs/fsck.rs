@@ -306,13 +306,16 @@ impl Fsck {
             return None;
         }
         let is_unchecked = opened.superblock.is_some_and(|found| found.needs_check(report.totals.log_blocks > 0));
-        match (is_unchecked, self.is_repair(), opened.order()) {
+        match (is_unchecked || report.was_asked_for, self.is_repair(), opened.order()) {
             (false, _, Some(_)) if !report.is_usable() => None,
             (false, _, Some(order)) => Some(format!(
                 "with order={} it can be used as it is; the next mount gives back what it holds for nothing, or myriad fsck -p",
                 order.name()
             )),
             (false, _, None) => Some("its log counts; the next opening for changes empties it".into()),
+            (true, false, _) if report.was_asked_for => {
+                Some("a background check found damage; myriad fsck -p lets it be changed again".into())
+            }
             (true, false, _) => Some("it has no log that counts; myriad fsck -p lets it be changed again".into()),
             // The report says so.
             (true, true, _) => None,

@@ -14,7 +14,7 @@ use anyhow::Result;
 use myriad_device::{Access, FileDevice};
 use myriad_engine::options::{Options, TABLE, When};
 use myriad_engine::{Fs, MountOptions, StatFs, VolumeInfo};
-use myriad_format::superblock::{Superblock, feature, leftovers, state};
+use myriad_format::superblock::{Superblock, feature, state};
 use myriad_fuse::{Handle, Kind};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -123,7 +123,7 @@ impl Facts {
             return "mounted";
         }
         match self.superblock.state.get() {
-            state::CLEAN if self.superblock.leftovers & leftovers::NEEDS_CHECK != 0 => "damaged",
+            state::CLEAN | state::IN_USE if self.volume.is_check_asked_for => "damaged",
             state::CLEAN if self.superblock.leftovers != 0 => "leftovers",
             state::CLEAN => "clean",
             state::SEALED => "sealed",
@@ -221,7 +221,7 @@ impl Facts {
         let (raw, volume, usage) = (&self.superblock, &self.volume, &self.usage);
         let state = match (&self.mounted, raw.state.get()) {
             (Some(mounted), _) => format!("mounted on {}", image_name(&mounted.on)),
-            (None, state::CLEAN) if raw.leftovers & leftovers::NEEDS_CHECK != 0 => {
+            (None, state::CLEAN | state::IN_USE) if volume.is_check_asked_for => {
                 "a background check found damage: run myriad fsck -y before it is changed".to_owned()
             }
             (None, state::CLEAN) if raw.leftovers != 0 => {

@@ -1,6 +1,6 @@
 //! Frames of file data: read into the cache, private to a file while dirty, published when they have a block.
 
-use super::{Cache, Frame, State, flag, unwritten};
+use super::{Cache, Frame, FrameHeader, State, flag, holds, unwritten};
 use crate::error::Result;
 use crate::locks::MutexGuard;
 use myriad_format::FsBlock;
@@ -44,7 +44,8 @@ impl Cache {
         let header = self.arena.header(index);
         header.mask.store(0, Ordering::Relaxed);
         header.unhomed.clear();
-        header.flags.store(flag::DATA | flag::PRIVATE, Ordering::Release);
+        // The checkpointer's lists may still name the frame with the block that it had.
+        holds::give(&header.block, &header.flags, FsBlock::NONE.0, flag::DATA | flag::PRIVATE);
         Ok(index)
     }
 
@@ -75,10 +76,10 @@ impl Cache {
         }
         let state = self.bury(block);
         let header = self.arena.header(index);
-        header.block.store(block.0, Ordering::Relaxed);
         header.unhomed.publish(epoch);
         let stay = if passing { flag::PASSING } else { flag::REFERENCED };
-        header.flags.store(flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay, Ordering::Release);
+        let in_use = flag::DATA | flag::LOADED | flag::DATA_DIRTY | stay;
+        holds::give(&header.block, &header.flags, block.0, in_use);
         self.insert(block, index);
         drop(state);
         // What the block held before is dead by now.
@@ -97,11 +98,18 @@ impl Cache {
         })
     }
 
+    /// Whether the frame holds what is still to be written of `block`, data or a fresh block. Under the latch, which keeps it so: the block may be
+    /// forgotten meanwhile, and the frame given to another one, only by whoever has had the latch in between.
+    pub fn is_to_be_written(header: &FrameHeader, block: u64) -> bool {
+        let asked = flag::DATA_DIRTY | flag::DEAD | flag::PRIVATE;
+        holds::is_still(&header.block, &header.flags, block, asked, flag::DATA_DIRTY)
+    }
+
     /// The data or fresh block of a frame has been written: the frame may go, unless it holds another block by now.
     pub fn written(&self, block: u64, index: u32) {
         let _latch = self.arena.write(index);
         let header = self.arena.header(index);
-        if header.block.load(Ordering::Relaxed) == block
+        if Self::is_to_be_written(header, block)
             && let Some(flags) = unwritten::end_write(&header.flags)
             && flags & flag::PASSING != 0
         {

@@ -24,6 +24,7 @@ mod directories;
 pub(crate) mod flag;
 mod frames;
 mod gate;
+mod holds;
 mod load;
 mod table;
 mod unhomed;
@@ -201,9 +202,8 @@ impl Cache {
     pub fn still_in(&self, index: u32, block: FsBlock, code: u32) -> Option<Frame<'_>> {
         let place = self.arena.place(index);
         let header = place.header();
-        let is_alive =
-            |flags: u32| flags & (flag::KIND | flag::LOADED | flag::DEAD | flag::PRIVATE) == code | flag::LOADED;
-        (header.block.load(Ordering::Relaxed) == block.0 && is_alive(header.flags.load(Ordering::Acquire)))
+        let asked = flag::KIND | flag::LOADED | flag::DEAD | flag::PRIVATE;
+        holds::is_still(&header.block, &header.flags, block.0, asked, code | flag::LOADED)
             .then_some(Frame { place, index })
     }
 
@@ -279,10 +279,9 @@ impl Cache {
             self.add_directory(&mut state, index);
         }
         let header = self.arena.header(index);
-        header.block.store(block.0, Ordering::Relaxed);
         header.mask.store(0, Ordering::Relaxed);
         header.unhomed.clear();
-        header.flags.store(kind | flag::REFERENCED, Ordering::Release);
+        holds::give(&header.block, &header.flags, block.0, kind | flag::REFERENCED);
         self.insert(block, index);
         Ok(index)
     }

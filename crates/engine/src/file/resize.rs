@@ -323,43 +323,57 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
     let block_size = volume.cache.block_size() as u64;
     // Past the size there may be blocks preallocated, and no bytes.
     let (first, last) = (offset.div_ceil(block_size), end / block_size);
-    let zero = |data: &mut FileData, from: u64, to: u64| -> Result<()> {
-        let block = from / block_size;
-        if from < to && is_data(volume, file, data, block)? {
-            let frame = page(volume, file, data, block, false, Share::Last)?;
-            volume.cache.arena.write(frame)[(from % block_size) as usize..][..(to - from) as usize].fill(0);
-        }
-        Ok(())
-    };
-    if first > last {
-        zero(data, offset, end)?;
+    // The edges' pages first, which may fail. Their bytes only when the first transaction is done, and so are the pages between: it may be
+    // refused for want of room, and another thread may have written these pages since the flush.
+    let mut edges = if first > last {
+        vec![edge(volume, file, data, offset..end)?]
     } else {
-        zero(data, offset, (first * block_size).min(end))?;
-        zero(data, (last * block_size).max(offset), end)?;
-    }
-    if first < last {
-        let mut from = Some(FileBlock(first));
-        while let Some(start) = from {
-            from = transact_giving(volume, MAP_BLOCKS, |txn| {
-                let _lock = volume.lock_exclusive(file.ino);
-                let mut raw = inode::read_node(&txn.look, file.node())?;
-                let mut source = BlockSource::new(placement::beside(volume, file.ino));
-                let mut freed = Vec::new();
-                let range = start..FileBlock(last);
-                let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
-                source.settle(&mut raw);
-                for (start, length) in freed {
-                    txn.block_free(start, length);
-                }
-                inode::write(txn, file.ino, &raw)?;
-                Ok(left)
-            })?;
-            // Not before: the transaction may be refused for want of room, and another thread may have written these pages
-            // since the flush.
-            drop_page_range(volume, data, start.0..from.map_or(last, |from| from.0));
+        let head = edge(volume, file, data, offset..(first * block_size).min(end))?;
+        vec![head, edge(volume, file, data, (last * block_size).max(offset)..end)?]
+    };
+    let mut zero_edges = || {
+        for (frame, bytes) in edges.drain(..).flatten() {
+            volume.cache.arena.write(frame)[bytes].fill(0);
         }
+    };
+    let mut from = (first < last).then_some(FileBlock(first));
+    while let Some(start) = from {
+        from = transact_giving(volume, MAP_BLOCKS, |txn| {
+            let _lock = volume.lock_exclusive(file.ino);
+            let mut raw = inode::read_node(&txn.look, file.node())?;
+            let mut source = BlockSource::new(placement::beside(volume, file.ino));
+            let mut freed = Vec::new();
+            let range = start..FileBlock(last);
+            let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
+            source.settle(&mut raw);
+            for (start, length) in freed {
+                txn.block_free(start, length);
+            }
+            inode::write(txn, file.ino, &raw)?;
+            Ok(left)
+        })?;
+        zero_edges();
+        drop_page_range(volume, data, start.0..from.map_or(last, |from| from.0));
     }
+    zero_edges();
     Ok(())
+}
+
+/// A part of one block that is to become zero: its page, and which bytes of that. None if there is nothing but zeros.
+fn edge(
+    volume: &Volume,
+    file: &Arc<OpenFile>,
+    data: &mut FileData,
+    part: Range<u64>,
+) -> Result<Option<(u32, Range<usize>)>> {
+    let block_size = volume.cache.block_size() as u64;
+    let block = part.start / block_size;
+    if part.is_empty() || !is_data(volume, file, data, block)? {
+        return Ok(None);
+    }
+    let frame = page(volume, file, data, block, false, Share::Last)?;
+    let within = |at: u64| (at - block * block_size) as usize;
+    Ok(Some((frame, within(part.start)..within(part.end))))
 }
 
 /// First byte of data (`hole` false) or of a hole (`hole` true) at or after `offset`.
@@ -449,13 +463,14 @@ mod tests {
     }
 
     /// Making a hole dropped the pages in it before its transaction began. That was refused for want of room on the host, and what
-    /// another thread had written since the flush at the beginning was gone: reads found what the device had.
+    /// another thread had written since the flush at the beginning was gone: reads found what the device had. So did zeroing what lies
+    /// around whole blocks.
     #[test]
     fn a_hole_that_is_refused_leaves_what_another_thread_wrote() {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
         let volume = testing::volume(device.clone());
         let file = testing::new_file(&volume, b"file");
-        let put = |byte| delalloc::write(&volume, &Cred::root(), &file, &[byte; 8192], 0, false, false).unwrap();
+        let put = |byte| delalloc::write(&volume, &Cred::root(), &file, &[byte; 3 << 12], 0, false, false).unwrap();
         put(1);
         delalloc::flush(&volume, &file).unwrap();
         volume.commit_now().unwrap();
@@ -466,16 +481,18 @@ mod tests {
         volume.epoch.cost.add(&Cost { log_bytes: u64::MAX / 4, ..Cost::default() });
         device.fail(FaultOp::Write, 1, FaultSpan::Once, Errno::NOSPC.raw_os_error());
         let mut data = file.data.write();
-        assert!(matches!(punch(&volume, &file, &mut data, 0, 8192), Err(Error::HostFull(_))));
+        assert!(matches!(punch(&volume, &file, &mut data, 100, 12_000), Err(Error::HostFull(_))));
         drop(data);
-        let mut bytes = [0; 8192];
+        let mut bytes = [0; 3 << 12];
         super::super::read(&volume, &file, &mut bytes, 0, false).unwrap();
-        assert!(bytes == [2; 8192]);
+        assert!(bytes == [2; 3 << 12]);
         // There is room again.
         let mut data = file.data.write();
-        punch(&volume, &file, &mut data, 4096, 8192).unwrap();
+        punch(&volume, &file, &mut data, 100, 12_000).unwrap();
         drop(data);
         super::super::read(&volume, &file, &mut bytes, 0, false).unwrap();
-        assert!(bytes[..4096] == [2; 4096] && bytes[4096..] == [0; 4096]);
+        let (before, rest) = bytes.split_at(100);
+        let (hole, after) = rest.split_at(12_000 - 100);
+        assert!(before.iter().chain(after).all(|&byte| byte == 2) && hole.iter().all(|&byte| byte == 0));
     }
 }

@@ -76,6 +76,7 @@ impl Fs {
             order: volume.order,
             read_only: volume.options.read_only,
             recovered: volume.recovered,
+            is_check_asked_for: volume.is_check_asked_for(),
             made: sb.made_time.get(),
             cache_size: volume.live.now().cache_size,
         }
@@ -145,6 +146,8 @@ pub struct VolumeInfo {
     pub read_only: bool,
     /// Opening found a log to replay.
     pub recovered: bool,
+    /// A background check found damage, and nobody has checked the volume since. The log alone may have that.
+    pub is_check_asked_for: bool,
     pub made: Time,
     /// Bytes of memory for cached blocks.
     pub cache_size: u64,

@@ -5,7 +5,7 @@
 //! the two, and moves what follows in the leaf: up to 1.3 KiB each at 4 KiB a block, where the freed extents lie apart. A checkpoint may take half of
 //! the log. 25,000 such extents at once would take more than half of the largest default log, and the volume would shut down.
 //!
-//! So a release ends after a sixteenth of the log, but puts at least one extent. The rest waits: every checkpoint names it as pending, and it
+//! So the releases of an epoch end after a sixteenth of the log. The rest waits: every checkpoint names it as pending, and it
 //! counts as log that the open epoch takes (`close_epoch`). From an eighth of the log on, operations wait until enough is in the trees. A
 //! thread that waits for space makes these checkpoints itself (`find_space`). Order `none` has no log, and keeps to an eighth of the cache.
 //!
@@ -24,10 +24,17 @@ use crate::order::{Look, Txn};
 use crate::space::AgSpace;
 use crate::space::pool::unless_unreadable;
 use crate::starve;
+use crate::types::Time;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
 use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How long searches pass over a group whose header could not be read, if another group has room. A medium may try for seconds before it
+/// answers, inside the gate and under the group's lock. Long enough that this is a tenth of the time at most, short enough for whoever has
+/// plugged a cable in again.
+const UNREADABLE_FOR: Time = 30_000_000_000;
 
 /// The groups in memory. A group is read when it is first asked for, and may be dropped again when nothing of it is under way.
 pub(super) struct Groups {
@@ -43,6 +50,19 @@ pub(super) struct Groups {
     /// Groups that were made; those behind them have never been written. It rises under `making` alone.
     pub high_water: AtomicU32,
     pub making: Mutex<{ Rank::NewGroup as u8 }, ()>,
+    /// Groups whose header could not be read, and when that was last tried.
+    unreadable: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u32, Time>>,
+}
+
+/// What a search for space has met among the groups.
+#[derive(Default)]
+struct Search {
+    /// Why something could not be read.
+    unreadable: Option<Error>,
+    /// Whether it has passed over a group without asking the device.
+    has_passed: bool,
+    /// Whether it asks also for headers that could not be read lately: no other group has room.
+    asks_all: bool,
 }
 
 impl Groups {
@@ -54,6 +74,7 @@ impl Groups {
             inodes_ahead: Mutex::new(Vec::new()),
             high_water: AtomicU32::new(high_water),
             making: Mutex::new(()),
+            unreadable: Mutex::new(BTreeMap::new()),
         }
     }
 }
@@ -81,19 +102,46 @@ impl Volume {
         self.in_group(&mut group, txn, ag, f)
     }
 
-    /// As [`Self::with_group`], for a search: a group of which the header cannot be read has nothing, and `unreadable` is why.
+    /// As [`Self::with_group`], for a search: a group of which the header cannot be read has nothing.
     fn with_readable_group<R>(
         &self,
         txn: &mut Txn<'_>,
         ag: AgNo,
-        unreadable: &mut Option<Error>,
+        search: &mut Search,
         f: impl FnOnce(&mut AgSpace, &mut Txn<'_>, &mut Option<Error>) -> Result<Option<R>>,
     ) -> Result<Option<R>> {
         if ag.0 >= self.high_water() {
             self.raise_high_water(txn, ag)?;
         }
-        let Some(mut group) = unless_unreadable(self.group(txn, ag).map(Some), unreadable)? else { return Ok(None) };
-        self.in_group(&mut group, txn, ag, |space, txn| f(space, txn, unreadable))
+        let mut group = self.groups.mirrors[ag.0 as usize].lock();
+        if group.is_none() && !self.load_readable(txn, ag, &mut group, search)? {
+            return Ok(None);
+        }
+        self.in_group(&mut group, txn, ag, |space, txn| f(space, txn, &mut search.unreadable))
+    }
+
+    /// Reads a group for a search, unless that was tried lately in vain; whether it is there.
+    #[cold]
+    fn load_readable(
+        &self,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        group: &mut Option<Box<AgSpace>>,
+        search: &mut Search,
+    ) -> Result<bool> {
+        let tried = self.groups.unreadable.lock().get(&ag.0).copied();
+        if !search.asks_all && tried.is_some_and(|at| self.ticks() - at < UNREADABLE_FOR) {
+            search.has_passed = true;
+            return Ok(false);
+        }
+        let loaded = unless_unreadable(self.load_group(txn, ag, group).map(Some), &mut search.unreadable)?;
+        let mut unreadable = self.groups.unreadable.lock();
+        if loaded.is_some() {
+            unreadable.remove(&ag.0);
+        } else {
+            unreadable.insert(ag.0, self.ticks());
+        }
+        Ok(loaded.is_some())
     }
 
     /// As [`Self::with_group`], of a group that is loaded and locked.
@@ -152,13 +200,18 @@ impl Volume {
     pub fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups.mirrors[ag.0 as usize].lock();
         if group.is_none() {
-            let mut space = AgSpace::load(store, ag)?;
-            for (_, inodes) in self.groups.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
-                space.count_ahead(inodes);
-            }
-            *group = Some(Box::new(space));
+            self.load_group(store, ag, &mut group)?;
         }
         Ok(group)
+    }
+
+    fn load_group<S: BlockRead>(&self, store: &mut S, ag: AgNo, group: &mut Option<Box<AgSpace>>) -> Result<()> {
+        let mut space = AgSpace::load(store, ag)?;
+        for (_, inodes) in self.groups.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
+            space.count_ahead(inodes);
+        }
+        *group = Some(Box::new(space));
+        Ok(())
     }
 
     /// Whether a group's header has been read; it stays in memory then.
@@ -280,15 +333,22 @@ impl Volume {
         min: u32,
         mut take: impl FnMut(&mut AgSpace, &mut Txn<'_>, AgBlock, &mut Option<Error>) -> Result<Option<(AgBlock, u32)>>,
     ) -> Result<(FsBlock, u32)> {
-        let mut unreadable = None;
-        let found = self.allocate_from(goal, min, |ag, near| {
-            self.with_readable_group(txn, ag, &mut unreadable, |space, txn, unreadable| {
-                if space.available() < min { Ok(None) } else { take(space, txn, near, unreadable) }
-            })
-        });
-        match (found, unreadable) {
-            (Err(Error::Refused(Errno::NOSPC)), Some(error)) if min == 1 => Err(error),
-            (found, _) => found,
+        let mut search = Search::default();
+        loop {
+            let found = self.allocate_from(goal, min, |ag, near| {
+                self.with_readable_group(txn, ag, &mut search, |space, txn, unreadable| {
+                    if space.available() < min { Ok(None) } else { take(space, txn, near, unreadable) }
+                })
+            });
+            match (found, search) {
+                (Err(Error::Refused(Errno::NOSPC)), Search { has_passed: true, .. }) => {
+                    search = Search { asks_all: true, ..Search::default() };
+                }
+                (Err(Error::Refused(Errno::NOSPC)), Search { unreadable: Some(error), .. }) if min == 1 => {
+                    return Err(error);
+                }
+                (found, _) => return found,
+            }
         }
     }
 
@@ -554,15 +614,16 @@ mod tests {
     use super::*;
     #[cfg(debug_assertions)]
     use crate::schedule;
-    use crate::types::{Cred, MkfsOptions};
+    use crate::types::{Clock, Cred, MkfsOptions, MountOptions};
     use crate::volume::{testing, transact};
     use crate::{checksums, file};
     use myriad_check::{Options, check};
-    use myriad_device::{BlockDevice, MemoryDevice};
+    use myriad_device::{BlockDevice, FaultDevice, FaultOp, MemoryDevice};
     use myriad_format::BlockKind;
     use myriad_format::group::{FIRST_BY_LENGTH_BLOCK, FIRST_BY_START_BLOCK, GroupHeader, HEADER_BLOCK};
     use myriad_format::superblock::state;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicI64;
 
     /// What the header of group 0 says, and its mirror.
     fn inodes_used(volume: &Volume) -> (u32, u32) {
@@ -676,6 +737,47 @@ mod tests {
             assert_eq!(volume.geometry.ag_of(start), AgNo(1));
             assert!(volume.check_running().is_ok());
             device.write(at, &sound).unwrap();
+        }
+    }
+
+    /// Each allocation near a group whose header cannot be read asked the device for it once more, while others waited for the group's lock and the next checkpoint
+    /// for the gate. On a medium that tries for seconds that was a hang.
+    #[test]
+    fn a_header_that_cannot_be_read_is_not_asked_for_by_each_allocation() {
+        for group_count in [4, 1] {
+            let device = Arc::new(FaultDevice::new(MemoryDevice::new(group_count * (8 << 20))));
+            let options = MkfsOptions { ag_size: Some(8 << 20), ..MkfsOptions::default() };
+            crate::mkfs::format(device.clone(), None, &options).unwrap();
+            let time = Arc::new(AtomicI64::new(1 << 60));
+            let clock = Clock::Manual(time.clone());
+            let volume = testing::open_as(
+                device.clone(),
+                MountOptions { cache_size: 8 << 20, clock, ..MountOptions::default() },
+            );
+            assert_eq!(u64::from(volume.geometry.ag_count), group_count);
+            let at = volume.geometry.fs_block(AgNo(0), AgBlock(HEADER_BLOCK)).0 << volume.geometry.block_bits;
+            let mut sound = [0; 4096];
+            device.read(at, &mut sound).unwrap();
+            device.write(at, &[0xee; 4096]).unwrap();
+            let take = || {
+                let taken = transact(&volume, 1, |txn| volume.allocate_extent(txn, volume.block_of(volume.root), 1, 1));
+                taken.map(|(start, _)| volume.geometry.ag_of(start).0).map_err(|error| error.errno())
+            };
+            if group_count == 1 {
+                // Nobody else has room: it is asked each time.
+                assert_eq!((take(), take()), (Err(Errno::UCLEAN), Err(Errno::UCLEAN)));
+                device.write(at, &sound).unwrap();
+                assert_eq!(take(), Ok(0));
+                continue;
+            }
+            assert_eq!(take(), Ok(1));
+            let reads = device.seen(FaultOp::Read);
+            (0..100).for_each(|_| assert_eq!(take(), Ok(1)));
+            assert_eq!(device.seen(FaultOp::Read), reads);
+            device.write(at, &sound).unwrap();
+            assert_eq!(take(), Ok(1));
+            time.fetch_add(UNREADABLE_FOR, Ordering::Relaxed);
+            assert_eq!(take(), Ok(0));
         }
     }
 

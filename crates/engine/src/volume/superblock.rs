@@ -52,6 +52,11 @@ impl Volume {
         self.device.write_durable(0, &image).map_err(|source| self.io_error("write", 0, source))
     }
 
+    /// Whether a check of the whole volume was asked for and has not been made.
+    pub fn is_check_asked_for(&self) -> bool {
+        self.leftovers.load(Ordering::Relaxed) & leftovers::NEEDS_CHECK != 0
+    }
+
     /// Whether a crash may have left something behind that nobody has given back.
     pub fn has_leftovers(&self) -> bool {
         self.leftovers.load(Ordering::Relaxed) != 0

@@ -1,7 +1,7 @@
 //! Reading and writing the device; blocks that lie side by side go in one request.
 
 use super::Volume;
-use crate::cache::{Placed, flag, unwritten};
+use crate::cache::{Cache, Placed, unwritten};
 use crate::error::{Error, Result};
 use myriad_device::{AlignedBuf, ReadRequest, WriteRequest, is_full};
 use std::ops::Range;
@@ -80,8 +80,7 @@ impl Volume {
             for &placed in batch {
                 let bytes = self.cache.arena.read(placed.frame);
                 let header = self.cache.arena.header(placed.frame);
-                let flags = header.flags.load(Ordering::Relaxed);
-                if flags & flag::DATA_DIRTY == 0 || header.block.load(Ordering::Relaxed) != placed.block {
+                if !Cache::is_to_be_written(header, placed.block) {
                     continue;
                 }
                 unwritten::begin_write(&header.flags);

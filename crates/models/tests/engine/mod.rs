@@ -12,6 +12,8 @@ pub mod flag;
 pub mod gate;
 #[path = "../../../engine/src/order/group_commit.rs"]
 pub mod group_commit;
+#[path = "../../../engine/src/cache/holds.rs"]
+pub mod holds;
 #[path = "../../../engine/src/cache/arena/latch.rs"]
 pub mod latch;
 #[path = "../../../engine/src/name_cache.rs"]

@@ -2,6 +2,7 @@
 
 mod gate;
 mod group_commit;
+mod holds;
 mod latch;
 mod name_cache;
 mod unwritten;

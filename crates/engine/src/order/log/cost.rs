@@ -75,6 +75,10 @@ impl Cost {
 /// What the open epoch has come to.
 pub(crate) struct EpochCost {
     sum: Cost<AtomicU64>,
+    /// Of the bytes of log, those that are charged and not taken yet.
+    charged: AtomicU64,
+    /// Of the bytes of log, those that name what earlier epochs freed.
+    waiting: AtomicU64,
     /// Blocks whose logged changes are older than this position are to go home at the next checkpoint; an estimate. None is older than 0.
     home_before: AtomicU64,
     granule_size: u64,
@@ -82,7 +86,13 @@ pub(crate) struct EpochCost {
 
 impl EpochCost {
     pub fn new(granule_size: usize) -> Self {
-        Self { sum: Cost::default(), home_before: AtomicU64::new(0), granule_size: granule_size as u64 }
+        Self {
+            sum: Cost::default(),
+            charged: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            home_before: AtomicU64::new(0),
+            granule_size: granule_size as u64,
+        }
     }
 
     pub fn log_bytes(&self) -> u64 {
@@ -105,21 +115,38 @@ impl EpochCost {
             charged = wanted.min(most.saturating_sub(sum));
             Some(sum + charged)
         });
+        self.charged.fetch_add(charged, Ordering::Relaxed);
         charged
     }
 
     /// What was charged is no longer ahead: what it came to is in the sum.
     pub fn end_charge(&self, charged: u64) {
+        self.charged.fetch_sub(charged, Ordering::Relaxed);
         self.sum.log_bytes.fetch_sub(charged, Ordering::Relaxed);
+    }
+
+    /// Bytes of log that name what earlier epochs freed: only what `release_blocks` puts into the trees makes them fewer.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Whether it is more than `most`. Blocks changed again matter only when so many are away that the next checkpoint brings
     /// all of them home.
     #[inline]
     pub fn exceeds(&self, most: &Cost) -> bool {
+        self.exceeds_beside(most, 0)
+    }
+
+    /// As [`Self::exceeds`], but for what is charged: whether so much has been changed. About so, if somebody charges just now.
+    pub fn has_changed_more_than(&self, most: &Cost) -> bool {
+        self.exceeds_beside(most, self.charged.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn exceeds_beside(&self, most: &Cost, charged: u64) -> bool {
         let exceeds = |sum: &AtomicU64, most: u64| sum.load(Ordering::Relaxed) > most;
         let sum = &self.sum;
-        exceeds(&sum.log_bytes, most.log_bytes)
+        exceeds(&sum.log_bytes, most.log_bytes.saturating_add(charged))
             || exceeds(&sum.fresh_blocks, most.fresh_blocks)
             || exceeds(&sum.hot_blocks, most.hot_blocks)
             || exceeds(&sum.again_blocks, most.again_blocks) && exceeds(&sum.away_blocks, most.away_blocks)
@@ -129,7 +156,10 @@ impl EpochCost {
     /// so.
     pub fn reset(&self, waiting: usize) {
         let Cost { log_bytes, fresh_blocks, again_blocks, hot_blocks, away_blocks: _ } = &self.sum;
-        log_bytes.store((waiting * PendingFree::SIZE) as u64, Ordering::Relaxed);
+        debug_assert_eq!(self.charged.load(Ordering::Relaxed), 0, "who has charged is inside the gate");
+        let waiting = (waiting * PendingFree::SIZE) as u64;
+        self.waiting.store(waiting, Ordering::Relaxed);
+        log_bytes.store(waiting, Ordering::Relaxed);
         for blocks in [fresh_blocks, again_blocks, hot_blocks] {
             blocks.store(0, Ordering::Relaxed);
         }
@@ -161,7 +191,7 @@ mod tests {
         assert!(!exceeds(Cost { log_bytes: 100, ..Cost::default() }));
         assert!(exceeds(Cost { log_bytes: 1, ..Cost::default() }));
         epoch.reset(2);
-        assert_eq!(epoch.log_bytes(), 32);
+        assert_eq!((epoch.log_bytes(), epoch.waiting()), (32, 32));
         assert!(!exceeds(Cost { fresh_blocks: 2, hot_blocks: 3, ..Cost::default() }));
         assert!(exceeds(Cost { hot_blocks: 1, ..Cost::default() }));
         epoch.reset(0);
@@ -180,6 +210,9 @@ mod tests {
         epoch.add(&Cost { log_bytes: 30, ..Cost::default() });
         assert_eq!((epoch.charge(60, 100), epoch.charge(60, 100), epoch.charge(60, 100)), (60, 10, 0));
         assert_eq!(epoch.log_bytes(), 100);
+        let most = Cost { log_bytes: 29, fresh_blocks: 1, again_blocks: 1, hot_blocks: 1, away_blocks: 1 };
+        assert!(epoch.has_changed_more_than(&most));
+        assert!(!epoch.has_changed_more_than(&Cost { log_bytes: 30, ..most }) && epoch.exceeds(&most));
         epoch.add(&Cost { log_bytes: 5, ..Cost::default() });
         epoch.end_charge(60);
         epoch.end_charge(10);

@@ -42,8 +42,8 @@ pub(super) enum Home {
     Write(Lsn),
     /// The open epoch has changed it.
     Later,
-    /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page, whose header
-    /// still names that block: written home, it would lie in place of what the committed state has there.
+    /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page: written home,
+    /// that would lie in place of what the committed state has there.
     Gone,
 }
 
