@@ -10,7 +10,7 @@ use myriad_device::{BlockDevice, CrashImages, Event, MemoryDevice, RecordingDevi
 use myriad_engine::{
     AllocateMode, Clock, Cred, Fs, MkfsOptions, MountOptions, OpenOptions, Order, RenameMode, Session, SetAttr,
 };
-use myriad_format::choices::Profile;
+use myriad_format::choices::{Directory, Profile};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,10 +61,37 @@ fn all() -> Vec<Golden> {
         golden("v1-checksums-log-to-replay", checked(4096), WithLog, "v1"),
         golden("v1-xfs", of("xfs", Order::Log), Closed, "v1"),
         golden("v1-simplefs", of("simplefs", Order::None), Closed, "v1"),
-        golden("v1-ffs", ffs(), Closed, "v1-ffs"),
-        golden("v1-ffs-fragments", fragments, Closed, "v1-ffs"),
+        golden("v1-ffs", ffs(), Closed, "v1"),
+        golden("v1-ffs-fragments", fragments, Closed, "v1"),
         golden("v1-ffs-leftovers", ffs(), WithLeftovers, "v1-ffs-leftovers"),
     ]
+}
+
+impl Golden {
+    /// The volume holds what the text says.
+    #[track_caller]
+    fn compare(&self, expected: &str, found: &str) {
+        let is_default = self.options.choices.directory == Directory::Indexed;
+        let plain = |text: &str| if is_default { text.to_owned() } else { of_any_directories(text) };
+        let (expected, found) = (plain(expected), plain(found));
+        assert!(found == expected, "{}: {}", self.name, first_difference(&expected, &found));
+    }
+}
+
+/// A text without what kinds of directories differ in: their sizes, and the order in which they list.
+fn of_any_directories(text: &str) -> String {
+    let plain = |line: &str| {
+        let fields: Vec<&str> = line.splitn(5, ' ').collect();
+        // Of the types of file, only this one has five digits of which the first is a 4.
+        if fields[0].len() == 5 && fields[0].starts_with('4') {
+            format!("{} {} {} - {}\n", fields[0], fields[1], fields[2], fields[4])
+        } else {
+            format!("{line}\n")
+        }
+    };
+    let mut lines: Vec<String> = text.lines().map(plain).collect();
+    lines.sort();
+    lines.concat()
 }
 
 /// Something of everything that a volume can hold.
@@ -198,10 +225,10 @@ fn make(golden: &Golden, image: &Path, text: &Path) {
     let found = inventory(&fs.session(Cred::root()));
     fs.close().expect("close again");
     if text.exists() {
-        let expected = std::fs::read_to_string(text).expect("read");
-        assert!(expected == found, "all of a text hold the same: {}", first_difference(&expected, &found));
+        golden.compare(&std::fs::read_to_string(text).expect("read"), &found);
+    } else {
+        std::fs::write(text, found).expect("write");
     }
-    std::fs::write(text, found).expect("write");
     std::fs::write(image, zstd::encode_all(&bytes_of(&left)[..], 19).expect("compress")).expect("write");
 }
 
@@ -216,10 +243,10 @@ fn check_as_left(place: &Place, golden: &Golden) {
     match golden.left {
         Left::Closed | Left::WithLog => drop(place.line("fsck -n vol.img").expect(0, &["sound"])),
         Left::WithLeftovers => {
-            let said =
-                place.line("fsck -n vol.img").expect(4, &["the next mount gives back what it holds for nothing"]);
-            for number in ["xx"] {
-                assert!(said.text().contains(number), "{number}: {said:#?}");
+            let said = place.line("fsck -n vol.img").expect(4, &["all of them what a crash may leave"]);
+            for found in ["[block-leaked 103]", "[inode-bitmap 126]", "[link-count 140]", "[directory-named-twice 144]"]
+            {
+                assert!(said.text().contains(found), "{found}: {}", said.text());
             }
         }
     }
@@ -240,9 +267,9 @@ fn volumes_of_earlier_builds_are_as_they_were() {
         check_as_left(&place, &golden);
         let expected = std::fs::read_to_string(&text).expect("its inventory");
         let found = place.change(inventory);
-        assert!(found == expected, "{}: {}", golden.name, first_difference(&expected, &found));
+        golden.compare(&expected, &found);
         if golden.left == Left::WithLeftovers {
-            place.line("fsck -p vol.img").expect(1, &[]);
+            place.line("fsck -p vol.img").expect(1, &["all repaired"]);
         }
         place.assert_sound();
         // It goes on as a volume of today.
