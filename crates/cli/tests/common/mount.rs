@@ -41,6 +41,13 @@ impl MountPlace {
         Some(Self { place })
     }
 
+    /// As [`Self::with_volume`], made with the words that [`mkfs_words`] has.
+    pub fn with_chosen_volume(size: u64) -> Option<Self> {
+        let place = Self::with_volume(size)?;
+        place.line(&format!("mkfs --quiet --force {} vol.img", mkfs_words())).ok();
+        Some(place)
+    }
+
     /// Mounts `vol.img` on `mnt`.
     #[track_caller]
     pub fn mount(&self, options: &str) {
@@ -93,6 +100,11 @@ impl Drop for MountPlace {
             let _ = Command::new("umount").arg("-l").arg(point).status();
         }
     }
+}
+
+/// Further words for mkfs, by which `scripts/suites` and `scripts/kills` choose their volumes.
+pub fn mkfs_words() -> String {
+    std::env::var("MYRIAD_MKFS").unwrap_or_default()
 }
 
 /// By the system call: a bare system has no program `kill`.

@@ -59,10 +59,7 @@ fn two_programs_of_two_threads_on_one_directory_and_one_file() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: each program has the directory as its root, which takes root");
     }
-    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-    if let Ok(size) = std::env::var("MYRIAD_BLOCK_SIZE") {
-        place.line(&format!("mkfs --quiet --force --block-size {size} vol.img")).ok();
-    }
+    let Some(place) = MountPlace::with_chosen_volume(VOLUME) else { return };
     let more = std::env::var("MYRIAD_MOUNT_OPTIONS").unwrap_or_default();
     // A small cache, so that it is full soon and what grows then is something else.
     place.mount(&format!("-o {}", ["acl,cachesize=32M", &more].join(",").trim_end_matches(',')));

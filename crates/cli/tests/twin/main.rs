@@ -14,7 +14,7 @@ mod worker;
 
 use calls::{ACTORS, ALL, Call, Profile, ROOTS, Step, observed, program};
 use common::host::{Loop, command};
-use common::mount::MountPlace;
+use common::mount::{MountPlace, mkfs_words};
 use crew::Process;
 use known::{Difference, KNOWN, Then, What};
 use myriad_sim::rng::{self, number};
@@ -343,7 +343,7 @@ impl Ground {
         let (ours, theirs) = (self.place.path("mnt"), self.place.path("ext4"));
         command("mount", &["-t", "ext4", "-o", set.ext4, &self.device.0], &theirs).expect("an ext4 to mount");
         let host = Unmounted(&theirs);
-        self.place.line("mkfs --quiet --force vol.img").ok();
+        self.place.line(&format!("mkfs --quiet --force {} vol.img", mkfs_words())).ok();
         self.place.mount(&format!("-o {options}"));
         fs::set_permissions(&ours, Permissions::from_mode(0o755)).unwrap();
         let sides = [ours, theirs.clone()].map(|top| Side::new(top).expect("processes"));

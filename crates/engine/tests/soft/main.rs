@@ -5,6 +5,7 @@ mod background;
 mod exchange;
 #[path = "../recorded/mod.rs"]
 mod recorded;
+mod removed;
 mod shown;
 mod taken;
 #[path = "../../../check/tests/common/worn.rs"]
