@@ -145,7 +145,7 @@ impl<'a> Series<'a> {
         if !self.leaves_space {
             return self.complaint(&format!("fsck -n {}", self.image));
         }
-        let image = FileDevice::open(&self.place.path(self.image), Access::ReadOnly).expect("an image");
+        let image = FileDevice::open(self.place.path(self.image), Access::ReadOnly).expect("an image");
         let report = check(Arc::new(image), None, &Options::default()).expect("a volume");
         let damage = report.findings.iter().filter(|finding| !finding.is_leftover).map(ToString::to_string);
         (report.damage_count > 0).then(|| format!("{}: {:#?}", self.image, damage.collect::<Vec<_>>()))

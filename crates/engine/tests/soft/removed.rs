@@ -66,7 +66,7 @@ fn what_a_removed_tree_had_can_be_taken_at_once() {
     let full = volume.fs.statfs().unwrap();
     session.remove_tree("tree", &mut |_| true).unwrap();
     let freed = volume.fs.statfs().unwrap();
-    assert!(freed.available_blocks > full.available_blocks + (14 * MIB >> 12) as u64, "{full:?}, then {freed:?}");
+    assert!(freed.available_blocks > full.available_blocks + ((14 * MIB) >> 12) as u64, "{full:?}, then {freed:?}");
     session.write("taken", vec![b'z'; 14 * MIB]).unwrap();
     volume.fs.sync().unwrap();
     assert_eq!(session.read("taken").unwrap(), vec![b'z'; 14 * MIB]);
