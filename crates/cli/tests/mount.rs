@@ -930,23 +930,41 @@ fn a_daemon_that_does_not_answer_is_told_of_beside_others() {
 #[test]
 fn a_lazy_unmount_does_not_wait_for_a_daemon_that_is_stopped() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-    place.mount("");
-    let daemon = place.daemon();
-    kill(daemon, Signal::STOP);
-    let mut umount = place.command(PROGRAM, &["umount", "--lazy", "mnt"]).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(30);
-    let has_returned = loop {
-        match umount.try_wait().unwrap() {
-            None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
-            ended => break ended.is_some(),
-        }
-    };
-    kill(daemon, Signal::CONT);
-    assert!(has_returned, "it waits");
-    answer(umount).expect(0, &[]);
+    // By its image, the daemon was asked whether it has that.
+    for target in ["mnt", "vol.img"] {
+        place.mount("");
+        let daemon = place.daemon();
+        kill(daemon, Signal::STOP);
+        let mut umount = place.command(PROGRAM, &["umount", "--lazy", target]).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let has_returned = loop {
+            match umount.try_wait().unwrap() {
+                None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
+                ended => break ended.is_some(),
+            }
+        };
+        kill(daemon, Signal::CONT);
+        assert!(has_returned, "it waits");
+        answer(umount).expect(0, &[]);
+        assert!(place.mount_line("mnt").is_none());
+        wait_until("the daemon ends", || !is_alive(daemon));
+        place.assert_sound();
+    }
+}
+
+/// Of a volume that is mounted twice, its image does not say which mount is meant, whoever is asked.
+#[test]
+fn an_image_that_is_mounted_twice_is_not_unmounted_by_its_name() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.mount("-o ro");
+    place.line("mount -o ro vol.img mnt2").ok();
+    for line in ["umount vol.img", "umount --lazy vol.img", "umount --force vol.img"] {
+        place.line(line).expect(1, &["mounted more than once: on ", "/mnt2; name a directory"]);
+    }
+    place.line("umount mnt2").ok();
+    place.line("umount --force vol.img").ok();
     assert!(place.mount_line("mnt").is_none());
-    wait_until("the daemon ends", || !is_alive(daemon));
-    place.assert_sound();
 }
 
 /// All daemons were asked whose a mount is, and one that was stopped was waited for. If the mount's own daemon was dead, the other one was
