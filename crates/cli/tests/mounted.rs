@@ -383,6 +383,17 @@ fn find_removes_nothing_where_a_link_leads_by_now() {
     place.assert_sound();
 }
 
+/// They had the limit that we raise for ourselves.
+#[test]
+fn commands_of_find_have_the_limits_that_it_was_given() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let script = format!("ulimit -Sn 77; exec {PROGRAM} find vol.img -maxdepth 0 -exec sh -c 'ulimit -Sn' ';'");
+    let found = common::answer(place.command("sh", &["-c", &*script]).spawn().unwrap()).ok();
+    assert_eq!(found.text(), "77\n");
+    place.umount();
+}
+
 #[test]
 fn files_made_through_a_mount_are_the_callers() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
