@@ -930,23 +930,85 @@ fn a_daemon_that_does_not_answer_is_told_of_beside_others() {
 #[test]
 fn a_lazy_unmount_does_not_wait_for_a_daemon_that_is_stopped() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    // By its image, the daemon was asked whether it has that.
+    for target in ["mnt", "vol.img"] {
+        place.mount("");
+        let daemon = place.daemon();
+        kill(daemon, Signal::STOP);
+        let mut umount = place.command(PROGRAM, &["umount", "--lazy", target]).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let has_returned = loop {
+            match umount.try_wait().unwrap() {
+                None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
+                ended => break ended.is_some(),
+            }
+        };
+        kill(daemon, Signal::CONT);
+        assert!(has_returned, "it waits");
+        answer(umount).expect(0, &[]);
+        assert!(place.mount_line("mnt").is_none());
+        wait_until("the daemon ends", || !is_alive(daemon));
+        place.assert_sound();
+    }
+}
+
+/// Of a volume that is mounted twice, its image does not say which mount is meant, whoever is asked.
+#[test]
+fn an_image_that_is_mounted_twice_is_not_unmounted_by_its_name() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.mount("-o ro");
+    place.line("mount -o ro vol.img mnt2").ok();
+    for line in ["umount vol.img", "umount --lazy vol.img", "umount --force vol.img"] {
+        place.line(line).expect(1, &["mounted more than once: on ", "/mnt2; name a directory"]);
+    }
+    place.line("umount mnt2").ok();
+    place.line("umount --force vol.img").ok();
+    assert!(place.mount_line("mnt").is_none());
+}
+
+/// All daemons were asked whose a mount is, and one that was stopped was waited for. If the mount's own daemon was dead, the other one was
+/// then taken for it.
+#[test]
+fn a_daemon_that_is_stopped_holds_up_no_other_mount() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("mnt2")).unwrap();
+    place.line("mkfs -q --size 64M other.img").ok();
     place.mount("");
     let daemon = place.daemon();
-    kill(daemon, Signal::STOP);
-    let mut umount = place.command(PROGRAM, &["umount", "--lazy", "mnt"]).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(30);
-    let has_returned = loop {
-        match umount.try_wait().unwrap() {
-            None if Instant::now() < end => thread::sleep(Duration::from_millis(10)),
-            ended => break ended.is_some(),
-        }
-    };
-    kill(daemon, Signal::CONT);
-    assert!(has_returned, "it waits");
-    answer(umount).expect(0, &[]);
+    place.line("mount other.img mnt2").ok();
+    let shown = place.line("mount --json").ok();
+    let mounts = shown.lines().into_iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let is_other =
+        |mount: &serde_json::Value| mount["image"].as_str().is_some_and(|image| image.ends_with("/other.img"));
+    let other = { mounts }.find(is_other).expect("it is mounted")["pid"].as_u64().unwrap() as i32;
+    kill(other, Signal::STOP);
+    kill(daemon, Signal::KILL);
+    wait_until("the daemon is gone", || !is_alive(daemon));
+    let answer = place.line("umount mnt");
+    kill(other, Signal::CONT);
+    answer.expect(0, &[]);
     assert!(place.mount_line("mnt").is_none());
-    wait_until("the daemon ends", || !is_alive(daemon));
-    place.assert_sound();
+    place.line("umount mnt2").ok();
+}
+
+#[test]
+fn whose_a_mount_is_daemons_of_other_images_are_not_asked() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let other = UnixListener::bind(place.path("run/0-0-at0-77.sock")).unwrap();
+    other.set_nonblocking(true).unwrap();
+    for line in ["sync mnt", "trim mnt", "umount mnt"] {
+        place.line(line).expect(0, &[]);
+        let asked = other.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(asked, Err(ErrorKind::WouldBlock), "{line}");
+    }
+    // An image that has another name by now may be anybody's.
+    fs::remove_file(place.path("run/0-0-at0-77.sock")).unwrap();
+    place.mount("");
+    fs::rename(place.path("vol.img"), place.path("renamed.img")).unwrap();
+    place.line("sync mnt").ok();
+    place.umount();
 }
 
 /// It could not be asked anything, not even to unmount.

@@ -357,6 +357,44 @@ fn requests_are_logged_on_demand() {
     place.assert_sound();
 }
 
+/// Directories were listed and names removed by their paths, and a link in the place of a directory led to another's files.
+#[test]
+fn find_removes_nothing_where_a_link_leads_by_now() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.change(|session| {
+        for directory in ["/alice", "/m", "/m/0", "/m/1", "/m/2"] {
+            session.mkdir(directory, 0o755).unwrap();
+        }
+        for path in ["/alice/a", "/alice/b", "/m/0/a", "/m/1/a", "/m/2/a"] {
+            put(session, path, b"");
+        }
+    });
+    place.mount("");
+    // Of the directory in hand the content has been listed; of the others it has not.
+    let swap = "[ -e swapped ] || for m in mnt/m/?; do mv $m $m-moved; ln -s ../alice $m; done; touch swapped";
+    let words = ["find", "vol.img:/m", "-type", "f", "-exec", "sh", "-c", swap, ";", "-print", "-delete"];
+    let found = place.run(&words).expect(1, &["vol.img:/m/0: Not a directory", "vol.img:/m/2: Not a directory"]);
+    assert_eq!(found.lines().len(), 1, "{found:?}");
+    let left = place.line("find vol.img -name [ab]").ok();
+    let mut left = left.lines();
+    left.sort_unstable();
+    let moved = ["vol.img:/m/0-moved/a", "vol.img:/m/1-moved/a", "vol.img:/m/2-moved/a"];
+    assert_eq!(left, [&["vol.img:/alice/a", "vol.img:/alice/b"][..], &moved].concat());
+    place.umount();
+    place.assert_sound();
+}
+
+/// They had the limit that we raise for ourselves.
+#[test]
+fn commands_of_find_have_the_limits_that_it_was_given() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.mount("");
+    let script = format!("ulimit -Sn 77; exec {PROGRAM} find vol.img -maxdepth 0 -exec sh -c 'ulimit -Sn' ';'");
+    let found = common::answer(place.command("sh", &["-c", &*script]).spawn().unwrap()).ok();
+    assert_eq!(found.text(), "77\n");
+    place.umount();
+}
+
 #[test]
 fn files_made_through_a_mount_are_the_callers() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// Where syslogd and journald listen.
@@ -30,9 +30,41 @@ impl Level {
 enum Sink {
     Stderr,
     File(File),
-    System(UnixDatagram),
-    /// A host without a system log.
-    Nowhere,
+    System(SystemLog),
+}
+
+/// The host's log. It may be started, or started anew, after the daemon: then another socket has its name.
+struct SystemLog {
+    path: PathBuf,
+    socket: Option<UnixDatagram>,
+}
+
+impl SystemLog {
+    fn new(path: &Path) -> Self {
+        let mut log = Self { path: path.to_owned(), socket: None };
+        // A host without one now may have one later.
+        let _ = log.connect();
+        log
+    }
+
+    fn connect(&mut self) -> io::Result<&UnixDatagram> {
+        self.socket = None;
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(&self.path)?;
+        // A log that is not read must not hold up the volume.
+        socket.set_nonblocking(true)?;
+        Ok(self.socket.insert(socket))
+    }
+
+    /// As syslog(3): where nobody listens any more, to who listens there now.
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let sent = self.socket.as_ref().map(|socket| socket.send(message));
+        match sent {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            None | Some(Err(_)) => self.connect()?.send(message).map(|_| ()),
+        }
+    }
 }
 
 pub struct Log {
@@ -54,13 +86,7 @@ impl Log {
     }
 
     pub fn to_system(&self) {
-        let connected = UnixDatagram::unbound().and_then(|socket| {
-            socket.connect(SYSTEM_LOG)?;
-            // A log that is not read must not hold up the volume.
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        });
-        self.set(connected.map_or(Sink::Nowhere, Sink::System));
+        self.set(Sink::System(SystemLog::new(Path::new(SYSTEM_LOG))));
     }
 
     fn set(&self, sink: Sink) {
@@ -79,10 +105,7 @@ impl Log {
                 let now = crate::show::time::full(crate::show::time::now());
                 file.write_all(format!("{now} myriad[{process}]: {}: {text}\n", level.name()).as_bytes())
             }
-            Sink::System(socket) => {
-                socket.send(format!("<{}>myriad[{process}]: {text}", level as u8).as_bytes()).map(|_| ())
-            }
-            Sink::Nowhere => Ok(()),
+            Sink::System(log) => log.send(format!("<{}>myriad[{process}]: {text}", level as u8).as_bytes()),
         };
     }
 
@@ -115,5 +138,24 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         let said: Vec<&str> = text.lines().map(|line| line.split("]: ").nth(1).unwrap()).collect();
         assert_eq!(said, ["error: one", "warning: three"]);
+    }
+
+    /// A daemon that was there before the log, or that outlived it, told nobody anything any more.
+    #[test]
+    fn a_log_that_comes_later_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let log = Log::stderr(Level::Info);
+        log.set(Sink::System(SystemLog::new(&path)));
+        log.error("to nobody");
+        for text in ["one", "two"] {
+            let listener = UnixDatagram::bind(&path).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            log.error(text);
+            let mut message = [0; 64];
+            let length = listener.recv(&mut message).unwrap_or_else(|error| panic!("{text} is not told: {error}"));
+            assert!(message[..length].ends_with(format!("]: {text}").as_bytes()), "{text}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }

@@ -3,13 +3,15 @@
 //!
 //! A file is removed only when the source has been asked for it by its name and has none: what cannot be read there, what
 //! is excluded, and what is mounted inside where that is left out, stays in the target. The source is asked through directories that
-//! are open, so one that gets another name meanwhile is not taken for one that has lost its files.
+//! are open, so one that gets another name meanwhile is not taken for one that has lost its files. In the target, too, names are
+//! listed and removed in directories that are held open: whoever may change a mounted volume could put a link to the files of
+//! somebody else in the place of a directory.
 
 use super::exclude::Excludes;
 use crate::context::Context;
 use crate::failure::{At, image_name};
 use crate::show::name::join;
-use crate::volume::{Place, Tree};
+use crate::volume::{Folder, Place, Tree, Visit, Visited, descend_in};
 use anyhow::Result;
 use myriad_engine::{Errno, Error};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -40,6 +42,15 @@ enum Verdict {
     Goes,
 }
 
+/// A directory of the target, held open.
+struct Level<'t> {
+    folder: Box<dyn Folder<'t> + 't>,
+    /// Below the top.
+    path: Vec<u8>,
+    /// Directories in it that both have and that nobody has looked at yet.
+    left: Vec<Vec<u8>>,
+}
+
 impl Deletion<'_> {
     /// How many files were removed, also if not all could be.
     pub fn run(&self, context: &Context) -> (u64, Result<()>) {
@@ -53,34 +64,57 @@ impl Deletion<'_> {
             Err(Error::Refused(Errno::NOENT)) => return Ok(()),
             found => found.at(self.top)?,
         };
-        let top = rustix::fs::open(self.source, READ_NAMES, Mode::empty());
-        let top = top.map_err(std::io::Error::from).at(image_name(self.source))?;
-        let mut directories = vec![Vec::new()];
-        while let Some(directory) = directories.pop() {
-            context.check()?;
-            // What is below a directory that cannot be asked stays.
-            let Ok(source) = open_below(&top, &directory) else { continue };
-            let place = self.top.below(&directory);
-            // All of them first: the directory is changed meanwhile.
-            let names = self.tree.names(&place.path).and_then(Iterator::collect::<Result<Vec<_>, Error>>).at(&place)?;
-            for name in names {
-                let path = join(&directory, &name);
-                let place = self.top.below(&path);
-                let is_directory = match self.tree.lstat(&place.path) {
-                    Err(Error::Refused(Errno::NOENT)) => continue,
-                    found => found.at(&place)?.is_dir(),
-                };
-                match self.judge(&source, &name, &path, is_directory) {
-                    Verdict::Stays => {}
-                    Verdict::Descend => directories.push(path),
-                    Verdict::Goes => {
-                        let result = self.remove(context, &path, is_directory, removed);
-                        context.tolerate(result)?;
-                    }
+        let source = rustix::fs::open(self.source, READ_NAMES, Mode::empty());
+        let source = source.map_err(std::io::Error::from).at(image_name(self.source))?;
+        let top = self.tree.folder(&self.top.path).at(self.top)?;
+        // A stack, not recursion: trees may be deeper than ours.
+        let mut levels = vec![self.look(context, &source, top, Vec::new(), removed)?];
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.left.pop() else {
+                levels.pop();
+                continue;
+            };
+            let path = join(&level.path, &name);
+            let folder = level.folder.folder(&name).at(self.top.below(&path));
+            let below = folder.and_then(|folder| self.look(context, &source, folder, path, removed));
+            levels.extend(context.tolerated(below)?);
+        }
+        Ok(())
+    }
+
+    /// Removes from a directory of the target, `path` below the top, what the one of the source has not.
+    fn look<'t>(
+        &self,
+        context: &Context,
+        source: &OwnedFd,
+        folder: Box<dyn Folder<'t> + 't>,
+        path: Vec<u8>,
+        removed: &mut u64,
+    ) -> Result<Level<'t>> {
+        context.check()?;
+        let mut level = Level { folder, path, left: Vec::new() };
+        // What is below a directory that cannot be asked stays.
+        let Ok(source) = open_below(source, &level.path) else { return Ok(level) };
+        // All of them first: the directory is changed meanwhile.
+        let names = level.folder.names().and_then(Iterator::collect::<Result<Vec<_>, Error>>);
+        for name in names.at(self.top.below(&level.path))? {
+            let path = join(&level.path, &name);
+            let place = self.top.below(&path);
+            let stat = match level.folder.lstat(&name) {
+                Err(Error::Refused(Errno::NOENT)) => continue,
+                found => found.at(&place)?,
+            };
+            match self.judge(&source, &name, &path, stat.is_dir()) {
+                Verdict::Stays => {}
+                Verdict::Descend => level.left.push(name),
+                Verdict::Goes => {
+                    let file = Visited { folder: &*level.folder, name: &name, place: &place, stat: &stat };
+                    let result = self.remove(context, &file, removed);
+                    context.tolerate(result)?;
                 }
             }
         }
-        Ok(())
+        Ok(level)
     }
 
     /// About the file at `path`, which has the name `name` in `source`, a directory of the source.
@@ -104,50 +138,73 @@ impl Deletion<'_> {
         }
     }
 
-    fn remove(&self, context: &Context, path: &[u8], is_directory: bool, removed: &mut u64) -> Result<()> {
-        let place = self.top.below(path);
-        if is_directory && self.excludes.is_empty() && self.tell.is_none() && !self.is_dry {
+    fn remove(&self, context: &Context, file: &Visited<'_, '_>, removed: &mut u64) -> Result<()> {
+        let Visited { folder, name, place, stat } = *file;
+        if stat.is_dir() && self.excludes.is_empty() && self.tell.is_none() && !self.is_dry {
             let so_far = *removed;
             let mut progress = |count| {
                 *removed = so_far + count;
                 context.check().is_ok()
             };
-            return self.tree.remove_tree(&place.path, &mut progress).map(|count| *removed = so_far + count).at(place);
+            return folder.remove_tree(name, &mut progress).map(|count| *removed = so_far + count).at(place);
         }
-        let mut files = vec![(path.to_vec(), is_directory)];
-        if is_directory {
-            files.clear();
-            for step in self.tree.walk(&place.path).at(&place)? {
-                let entry = place.step(step)?;
-                files.push((join(path, &entry.path), entry.stat.is_dir()));
+        let mut removal = Removal { deletion: self, removed };
+        if stat.is_dir() {
+            return descend_in(context, folder, name, place, &mut removal);
+        }
+        removal.file(file).map(drop)
+    }
+
+    /// The path below the top of a file of the target.
+    fn path_of<'p>(&self, place: &'p Place) -> &'p [u8] {
+        let path = &place.path[self.top.path.len()..];
+        path.strip_prefix(b"/").unwrap_or(path)
+    }
+}
+
+/// The removal of what the source has not, file by file. What is excluded keeps the directories that it is in.
+struct Removal<'a> {
+    deletion: &'a Deletion<'a>,
+    removed: &'a mut u64,
+}
+
+impl Removal<'_> {
+    fn tell(&mut self, file: &Visited<'_, '_>) -> Result<bool> {
+        *self.removed += 1;
+        if let Some(tell) = self.deletion.tell {
+            tell(self.deletion.path_of(file.place), file.stat.is_dir())?;
+        }
+        Ok(true)
+    }
+}
+
+impl Visit for Removal<'_> {
+    fn enter(&mut self, directory: &Visited<'_, '_>) -> Result<bool> {
+        Ok(!self.deletion.excludes.has(self.deletion.path_of(directory.place), true))
+    }
+
+    fn leave(&mut self, directory: &Visited<'_, '_>, is_all: bool) -> Result<bool> {
+        if !is_all {
+            return Ok(false);
+        }
+        if !self.deletion.is_dry {
+            match directory.folder.rmdir(directory.name) {
+                // Somebody has made a file in it since it was listed.
+                Err(Error::Refused(Errno::NOTEMPTY)) => return Ok(false),
+                removed => removed.at(directory.place)?,
             }
         }
-        // What is excluded keeps the directories that it is in.
-        let is_kept = |file: &[u8], is_directory| self.excludes.covers(file, is_directory);
-        let kept: Vec<Vec<u8>> =
-            files.iter().filter(|(file, is_dir)| is_kept(file, *is_dir)).map(|(file, _)| file.clone()).collect();
-        for (file, is_directory) in files.iter().rev() {
-            context.check()?;
-            let holds = |other: &Vec<u8>| other.strip_prefix(&file[..]).is_some_and(|rest| rest.starts_with(b"/"));
-            if is_kept(file, *is_directory) || kept.iter().any(holds) {
-                continue;
-            }
-            let place = self.top.below(file);
-            match (self.is_dry, is_directory) {
-                (true, _) => {}
-                (false, true) => match self.tree.rmdir(&place.path) {
-                    // Somebody has made a file in it since it was listed.
-                    Err(Error::Refused(Errno::NOTEMPTY)) => continue,
-                    removed => removed.at(&place)?,
-                },
-                (false, false) => self.tree.unlink(&place.path).at(&place)?,
-            }
-            *removed += 1;
-            if let Some(tell) = self.tell {
-                tell(file, *is_directory)?;
-            }
+        self.tell(directory)
+    }
+
+    fn file(&mut self, file: &Visited<'_, '_>) -> Result<bool> {
+        if self.deletion.excludes.has(self.deletion.path_of(file.place), false) {
+            return Ok(false);
         }
-        Ok(())
+        if !self.deletion.is_dry {
+            file.folder.unlink(file.name).at(file.place)?;
+        }
+        self.tell(file)
     }
 }
 
@@ -164,7 +221,7 @@ mod tests {
     use super::*;
     use crate::transfer::exclude::Pattern;
     use crate::volume::Volume;
-    use myriad_engine::{Fs, OpenOptions, Session};
+    use myriad_engine::{Fs, OpenOptions, RenameMode, Session};
     use std::cell::Cell;
 
     const DIRECTORIES: u32 = 8;
@@ -226,6 +283,22 @@ mod tests {
             }
         });
         assert_eq!(count(&volume, "gone"), DIRECTORIES as usize - 1, "all but that which was being looked at");
+    }
+
+    /// The directories of the target were gone into by their paths, and a link in the place of one led to another's files.
+    #[test]
+    fn a_link_in_the_place_of_a_directory_is_not_followed() {
+        let volume = delete(&Excludes::default(), |_, session| {
+            session.mkdir("/victim", 0o755).unwrap();
+            put(session, "/victim/kept");
+            put(session, "/victim/precious");
+            for number in 0..DIRECTORIES {
+                let (path, moved) = (format!("/{number}"), format!("/{number}-moved"));
+                session.rename(&path, &moved, RenameMode::NoReplace).unwrap();
+                session.symlink(b"/victim", &path).unwrap();
+            }
+        });
+        assert!(volume.session().lstat("/victim/precious").is_ok());
     }
 
     /// A directory went with all that was in it by then.

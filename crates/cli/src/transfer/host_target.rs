@@ -87,9 +87,14 @@ impl HostTarget {
         Ok(())
     }
 
-    /// Without it a power cut could leave neither the old content nor the new. All that is new is synced at the end.
-    fn settle(&self, file: &OwnedFd) -> Result<()> {
-        if self.is_replacing.get() { Ok(rustix::fs::fsync(file)?) } else { Ok(()) }
+    /// Ends the writing of a file. Of one that replaces another, a power cut could leave neither the old content nor the new unless it is
+    /// synced; an export syncs the others at its end. File systems that send content to a server may say only when a file is closed
+    /// that there was no room for it.
+    fn close(&self, file: OwnedFd) -> Result<()> {
+        if self.is_replacing.get() {
+            rustix::fs::fsync(&file)?;
+        }
+        nix::unistd::close(file).map_err(|errno| Errno::from_raw_os_error(errno as i32).into())
     }
 
     fn undo<R>(&self, dir: &OwnedFd, name: &[u8], result: Result<R>) -> Result<R> {
@@ -201,7 +206,7 @@ impl Target for HostTarget {
     fn make_whole(&self, dir: &Self::Dir, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let file = self.create(dir, name)?;
         let made = write_all(&file, 0, data).and_then(|()| self.set(&file, attrs, name, xattrs));
-        let made = made.and_then(|()| self.settle(&file));
+        let made = made.and_then(|()| self.close(file));
         self.undo(dir, name, made)
     }
 
@@ -216,7 +221,7 @@ impl Target for HostTarget {
     fn finish_file(&self, file: OwnedFd, size: u64, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         rustix::fs::ftruncate(&file, size)?;
         self.set(&file, attrs, b"a file", xattrs)?;
-        self.settle(&file)
+        self.close(file)
     }
 
     fn make_symlink(&self, dir: &Self::Dir, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {

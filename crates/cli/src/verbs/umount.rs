@@ -7,6 +7,7 @@ use crate::mount::control::{self, Daemon, await_reply};
 use crate::mount::users;
 use crate::status::Status;
 use crate::verb::{self, Command as _, Example};
+use crate::volume::place::is_same_file;
 use anyhow::Result;
 use myriad_fuse::mounts::{self, Entry};
 use myriad_fuse::{How, real_path, unmount};
@@ -125,16 +126,15 @@ impl Umount {
                 let what = format!("not a Myriad volume but {} is mounted there", mount.fs_type);
                 return Err(Failure::new(image_name(target), what, "use umount(8)").into());
             }
-            if self.lazy {
-                // It is not waited for.
-                return Ok((mount, None));
-            }
-            let daemon = match control::of_mount(&mount) {
-                // Of one that does not answer nothing is expected.
-                Err(_) if self.force => None,
-                daemon => daemon?,
-            };
+            let daemon = self.daemon_of(&mount)?;
             return Ok((mount, daemon));
+        }
+        if self.lazy || self.force {
+            // Its daemon may not answer, so the kernel is asked.
+            if let Some(mount) = the_only(target, mounts_of(&path)?, |mount| mount)? {
+                let daemon = self.daemon_of(&mount)?;
+                return Ok((mount, daemon));
+            }
         }
         let mut mounts = Vec::new();
         for daemon in control::of_image(&path)? {
@@ -142,20 +142,49 @@ impl Umount {
                 mounts.push((mount, daemon));
             }
         }
-        match mounts.len() {
-            0 => {
+        match the_only(target, mounts, |(mount, _)| mount)? {
+            Some((mount, daemon)) => Ok((mount, Some(daemon))),
+            None => {
                 let not_mounted = || Failure::new(image_name(target), "not mounted", "myriad mount shows what is");
                 let error = control::inside_mount(target).unwrap_or_else(not_mounted);
                 Err(control::or_elsewhere(&path, error.into()))
             }
-            1 => Ok(mounts.pop().map(|(mount, daemon)| (mount, Some(daemon))).expect("there is one")),
-            _ => {
-                let at: Vec<String> = mounts.iter().map(|(mount, _)| image_name(&mount.mount_point)).collect();
-                let what = format!("mounted more than once: on {}", at.join(", "));
-                Err(Failure::new(image_name(target), what, "name a directory").into())
-            }
         }
     }
+
+    fn daemon_of(&self, mount: &Entry) -> Result<Option<Daemon>> {
+        if self.lazy {
+            // It is not waited for.
+            return Ok(None);
+        }
+        match control::of_mount(mount) {
+            // Of one that does not answer nothing is expected.
+            Err(_) if self.force => Ok(None),
+            daemon => daemon,
+        }
+    }
+}
+
+/// The mounts of an image that the kernel has; a volume that is bound to several places is the oldest one's.
+fn mounts_of(image: &Path) -> Result<Vec<Entry>> {
+    let mut found: Vec<Entry> = Vec::new();
+    for mount in mounts::mounts().at("/proc/self/mountinfo")? {
+        let is_another = found.iter().all(|other| other.device != mount.device);
+        if is_another && mount.is_ours() && is_same_file(&mount.source, image) {
+            found.push(mount);
+        }
+    }
+    Ok(found)
+}
+
+/// The mount of an image if it has one; of several it takes a directory to say which is meant.
+fn the_only<T>(image: &Path, mut found: Vec<T>, mount: impl Fn(&T) -> &Entry) -> Result<Option<T>> {
+    if found.len() <= 1 {
+        return Ok(found.pop());
+    }
+    let at: Vec<String> = found.iter().map(|found| image_name(&mount(found).mount_point)).collect();
+    let what = format!("mounted more than once: on {}", at.join(", "));
+    Err(Failure::new(image_name(image), what, "name a directory").into())
 }
 
 /// Unmounts. One that is in use is tried again for a while: somebody may just be passing by.

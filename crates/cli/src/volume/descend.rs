@@ -39,6 +39,17 @@ struct Level<'t> {
 pub fn descend(context: &Context, tree: &dyn Tree, place: &Place, follow: bool, visit: &mut dyn Visit) -> Result<()> {
     let (above, name) = if follow { (place.clone(), b".".as_slice()) } else { place.split() };
     let base = tree.folder(&above.path).at(place)?;
+    descend_in(context, &*base, name, place, visit)
+}
+
+/// The same from a name in a directory that is held open already.
+pub fn descend_in<'t>(
+    context: &Context,
+    base: &dyn Folder<'t>,
+    name: &[u8],
+    place: &Place,
+    visit: &mut dyn Visit,
+) -> Result<()> {
     let stat = base.lstat(name).at(place)?;
     if !stat.is_dir() {
         // A link with a slash behind it.
@@ -46,13 +57,13 @@ pub fn descend(context: &Context, tree: &dyn Tree, place: &Place, follow: bool, 
     }
     // A stack, not recursion: trees may be deeper than ours.
     let mut levels = Vec::new();
-    levels.extend(open(context, &*base, name, place.clone(), stat, visit)?);
+    levels.extend(open(context, base, name, place.clone(), stat, visit)?);
     while let Some(level) = levels.last_mut() {
         context.check()?;
         let Some(name) = level.names.next() else {
             let Level { folder, name, place, stat, is_all, .. } = levels.pop().expect("it was looked at above");
             drop(folder);
-            let folder = levels.last().map_or(&*base, |above| &*above.folder);
+            let folder = levels.last().map_or(base, |above: &Level<'t>| &*above.folder);
             let left = visit.leave(&Visited { folder, name: &name, place: &place, stat: &stat }, is_all);
             let is_all = tolerate(context, left)?;
             if let Some(above) = levels.last_mut() {

@@ -273,10 +273,7 @@ impl Tree for Live {
 
     fn remove_tree(&self, path: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let (directory, name) = self.parent(path)?;
-        let mut removed = 0;
-        remove_content(open_name(&directory, name, READ_DIRECTORY)?, &mut removed, progress)?;
-        rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?;
-        Ok(removed + 1)
+        remove_directory(&directory, name, progress)
     }
 
     fn set_attr(&self, path: &[u8], follow: bool, attr: SetAttr) -> Result<()> {
@@ -333,6 +330,10 @@ impl<'t> Folder<'t> for LiveFolder {
 
     fn rmdir(&self, name: &[u8]) -> Result<()> {
         Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn remove_tree(&self, name: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        remove_directory(&self.directory, name, progress)
     }
 }
 
@@ -439,6 +440,14 @@ struct Emptying {
     directory: OwnedFd,
     name: Vec<u8>,
     full: Vec<Vec<u8>>,
+}
+
+/// Removes a directory and all below it: how many files that were.
+fn remove_directory(parent: &OwnedFd, name: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+    let mut removed = 0;
+    remove_content(open_name(parent, name, READ_DIRECTORY)?, &mut removed, progress)?;
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+    Ok(removed + 1)
 }
 
 fn remove_content(top: OwnedFd, removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {

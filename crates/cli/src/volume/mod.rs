@@ -37,7 +37,7 @@ pub use arguments::{ChangeArgs, OpenArgs, place, place_or_root, places};
 pub use backup::BackupArgs;
 pub use beside::look;
 pub use canonical::{canonical, way};
-pub use descend::{Visit, Visited, descend};
+pub use descend::{Visit, Visited, descend, descend_in};
 pub use device::check_is_image;
 pub use guard::Guard;
 pub use live::Live;

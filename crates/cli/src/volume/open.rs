@@ -231,6 +231,10 @@ impl<'v> Folder<'v> for VolumeFolder<'v> {
     fn rmdir(&self, name: &[u8]) -> myriad_engine::Result<()> {
         self.session.rmdir_at(self.node, name)
     }
+
+    fn remove_tree(&self, name: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> myriad_engine::Result<u64> {
+        self.session.remove_tree_at(self.node, name, progress)
+    }
 }
 
 impl WriteAt for File {

@@ -61,6 +61,8 @@ pub trait Folder<'t> {
     fn unlink(&self, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, name: &[u8]) -> Result<()>;
+    /// As [`Tree::remove_tree`].
+    fn remove_tree(&self, name: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64>;
 }
 
 /// How to open a file for writing.

@@ -4,6 +4,7 @@
 //! directions: into a volume, out of one, and inside one. How they end, what `-v` prints and the trees that come of it have to
 //! be the same.
 
+mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod look;

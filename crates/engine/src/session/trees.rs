@@ -3,6 +3,7 @@
 use super::directories::READ_DIR_BATCH;
 use super::{AsPath, Session};
 use crate::error::{Errno, Error, Result};
+use crate::ops::Ops;
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -19,13 +20,14 @@ impl Session {
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let top = self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
-            let stat = ops.lookup(place.parent, &place.name)?;
-            if !stat.is_dir() {
-                ops.unlink(place.parent, &place.name)?;
-                return Ok(None);
-            }
-            Ok(Some(Emptying::new(place.parent, &place.name, stat.node())))
+            Emptying::begin(&ops, place.parent, &place.name)
         })?;
+        top.map_or(Ok(1), |top| self.remove_directory(top, progress))
+    }
+
+    /// As [`Session::remove_tree`], of a name in a directory.
+    pub fn remove_tree_at(&self, parent: Node, name: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let top = Emptying::begin(&self.ops(), parent, name)?;
         top.map_or(Ok(1), |top| self.remove_directory(top, progress))
     }
 
@@ -99,6 +101,15 @@ struct Emptying {
 }
 
 impl Emptying {
+    /// The directory of a name; `None`: it was something else, and has been removed.
+    fn begin(ops: &Ops<'_>, parent: Node, name: &[u8]) -> Result<Option<Self>> {
+        let stat = ops.lookup(parent, name)?;
+        if stat.is_dir() {
+            return Ok(Some(Self::new(parent, name, stat.node())));
+        }
+        ops.unlink(parent, name).map(|()| None)
+    }
+
     fn new(parent: Node, name: &[u8], node: Node) -> Self {
         Self { parent, name: name.to_vec(), node, cookie: 0, entries: VecDeque::new(), removed: false }
     }

@@ -62,7 +62,8 @@ pub(super) enum Capability {
 }
 
 /// Whether the thread that asks has a capability. Whoever makes a user namespace of his own (`unshare -U`) has all of them there; here they
-/// count only in the namespace that this process is in. If that cannot be found out, he has none.
+/// count only in the namespace that this process is in. If that cannot be found out, he has none: no other file of /proc tells one namespace
+/// from another for sure.
 pub(super) fn has_capability(header: &InHeader, capability: Capability) -> bool {
     let effective = || u64::from_str_radix(status_of(header, "CapEff:")?.trim(), 16).ok();
     // Kernels without user namespaces have no such link.

@@ -285,12 +285,27 @@ pub fn mount_of(image: &Path) -> Result<Option<Daemon>> {
     Ok(None)
 }
 
-/// The daemon of a mount of ours, if it can be asked. If none says that it is, one that does not answer may be the one.
+/// The daemon of a mount of ours, if it can be asked: one of those that have the image, so that nobody waits for a daemon of another
+/// one. Only if none of them has this mount may it be any: a source may be another name (`fsname=`), and images are renamed.
 pub fn of_mount(mount: &mounts::Entry) -> Result<Option<Daemon>> {
+    let image = ImageName::of(&mount.source);
+    let of_image = image.map(|image| sockets(Some(&image))).unwrap_or_default();
+    let daemon = first_of_mount(mount, &of_image);
+    // Where nobody listens any more, a daemon of the image was killed.
+    if !matches!(daemon, Ok(None)) || of_image.iter().any(|socket| matches!(connect_to_ours(socket), Ok(None))) {
+        return daemon;
+    }
+    let mut others = sockets(None);
+    others.retain(|socket| !of_image.contains(socket));
+    first_of_mount(mount, &others)
+}
+
+/// The first of these daemons that has a mount. If none says that it has, one that does not answer may be the one.
+fn first_of_mount(mount: &mounts::Entry, sockets: &[PathBuf]) -> Result<Option<Daemon>> {
     let mut error = None;
-    for answer in all() {
-        match answer {
-            Ok(daemon) if daemon.status.is_of(mount) => return Ok(Some(daemon)),
+    for socket in sockets {
+        match Daemon::at_socket(socket.clone()) {
+            Ok(Some(daemon)) if daemon.status.is_of(mount) => return Ok(Some(daemon)),
             Ok(_) => {}
             Err(failed) => error = error.or(Some(failed)),
         }

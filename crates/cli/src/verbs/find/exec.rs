@@ -3,6 +3,7 @@
 use crate::ask::Asker;
 use crate::context::Context;
 use crate::failure::{Failure, host_error};
+use crate::limits;
 use crate::show::name::Shown;
 use anyhow::Result;
 use std::ffi::{OsStr, OsString};
@@ -77,7 +78,7 @@ pub fn run(context: &Context, words: &[OsString], has_input: bool) -> Result<boo
     if !has_input {
         command.stdin(Stdio::null());
     }
-    let status = match command.status() {
+    let status = match limits::as_given(|| command.spawn()).and_then(|mut process| process.wait()) {
         Ok(status) => status,
         Err(error) => {
             let what = format!("cannot be run: {}", host_error(&error));

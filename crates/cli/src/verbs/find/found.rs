@@ -16,6 +16,8 @@ pub struct Found<'a> {
     pub depth: usize,
     /// Of the target, where links are followed.
     pub stat: &'a Stat,
+    /// Inode of the directory that it was found in; `None` where the search began.
+    pub directory: Option<u64>,
 }
 
 impl Found<'_> {

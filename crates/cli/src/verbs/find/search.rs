@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name};
 use crate::show::name::join;
 use crate::show::owner::Owners;
-use crate::volume::{Access, Opened, Place};
+use crate::volume::{Access, Folder, Opened, Place, Tree};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, MountOptions, Stat, Time};
 use std::io::Write;
@@ -64,6 +64,14 @@ struct Ahead {
     above: Option<Rc<Above>>,
     /// What is in the directory has been taken.
     is_left: bool,
+}
+
+impl Ahead {
+    fn found<'a>(&'a self, start: &'a Place) -> Found<'a> {
+        let path = join(&start.path, &self.below);
+        let directory = self.above.as_ref().map(|above| above.ino);
+        Found { start, path, below: &self.below, depth: self.depth, stat: &self.stat, directory }
+    }
 }
 
 /// Which symbolic links are followed.
@@ -179,7 +187,10 @@ impl<'a> Search<'a> {
             };
             let depth =
                 if entry.path.is_empty() { 0 } else { 1 + entry.path.iter().filter(|&&byte| byte == b'/').count() };
-            self.consider(start, &entry.path, &entry.stat, depth, expression)?;
+            let path = join(&start.path, &entry.path);
+            // What asks for the directory has the walk that can stand still.
+            let found = Found { start, path, below: &entry.path, depth, stat: &entry.stat, directory: None };
+            self.consider(&found, expression)?;
         }
         Ok(())
     }
@@ -192,7 +203,7 @@ impl<'a> Search<'a> {
             let is_entered = ahead.stat.is_dir() && self.plan.depth_max.is_none_or(|max| ahead.depth < max);
             self.prunes = false;
             if ahead.is_left || !is_entered || !self.plan.is_depth_first {
-                self.consider(start, &ahead.below, &ahead.stat, ahead.depth, expression)?;
+                self.consider(&ahead.found(start), expression)?;
                 if self.quits {
                     return Ok(());
                 }
@@ -221,7 +232,7 @@ impl<'a> Search<'a> {
         let volume = self.searched.get(&start.image)?;
         let tree = volume.tree();
         let mut children = Vec::new();
-        let mut names = tree.names(&place.path).at(&place)?;
+        let mut names = self.folder(tree, start, &directory.below, directory.stat.ino)?.names().at(&place)?;
         loop {
             let mut batch = Vec::new();
             let mut failed = None;
@@ -269,20 +280,36 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Evaluates the expression on a file.
-    fn consider(
-        &mut self,
+    /// The directory `below` the start that was found with the inode number `ino`. While we search, somebody may put another one, or
+    /// a link that leads anywhere, in its place.
+    fn folder<'t>(
+        &self,
+        tree: &'t dyn Tree,
         start: &Place,
         below: &[u8],
-        stat: &Stat,
-        depth: usize,
-        expression: &Expression,
-    ) -> Result<()> {
-        if depth < self.plan.depth_min {
+        ino: u64,
+    ) -> Result<Box<dyn Folder<'t> + 't>> {
+        let place = start.below(below);
+        let folder = if self.links == Links::Follow {
+            tree.folder(&place.path)
+        } else {
+            let mut names = below.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+            tree.folder(&start.path).and_then(|top| names.try_fold(top, |folder, name| folder.folder(name)))
+        };
+        let folder = folder.at(&place)?;
+        if folder.lstat(b".").at(&place)?.ino != ino {
+            let what = "another directory has taken the place of the one that was found";
+            return Err(Failure::new(place, what, "it is left alone").into());
+        }
+        Ok(folder)
+    }
+
+    /// Evaluates the expression on a file.
+    fn consider(&mut self, found: &Found, expression: &Expression) -> Result<()> {
+        if found.depth < self.plan.depth_min {
             return Ok(());
         }
-        let found = Found { start, path: join(&start.path, below), below, depth, stat };
-        match self.evaluate(expression, &found) {
+        match self.evaluate(expression, found) {
             Ok(_) => Ok(()),
             Err(error) => self.context.tolerate(Err(error)),
         }
@@ -408,15 +435,26 @@ impl<'a> Search<'a> {
             return Ok(true);
         }
         let volume = self.searched.get(&found.start.image)?;
-        let tree = volume.tree();
-        // What goes is the name that was found, so never what a link leads to.
-        let is_dir = found.stat.is_dir() && volume.lstat(&found.place())?.is_dir();
-        let path = &found.path;
-        let gone = if is_dir { tree.rmdir(path) } else { tree.unlink(path) };
-        let gone = gone.at(found.place());
+        let gone = self.remove(volume.tree(), found);
         let is_gone = gone.is_ok();
         self.context.tolerate(gone)?;
         Ok(is_gone)
+    }
+
+    /// What goes is the name that was found, so never what a link leads to.
+    fn remove(&self, tree: &dyn Tree, found: &Found) -> Result<()> {
+        let place = found.place();
+        let Some(directory) = found.directory else {
+            let is_dir = found.stat.is_dir() && tree.lstat(&place.path).at(&place)?.is_dir();
+            let gone = if is_dir { tree.rmdir(&place.path) } else { tree.unlink(&place.path) };
+            return gone.at(place);
+        };
+        let above = &found.below[..found.below.len() - found.name().len()];
+        let above = above.strip_suffix(b"/").unwrap_or(above);
+        let folder = self.folder(tree, found.start, above, directory)?;
+        let is_dir = found.stat.is_dir() && folder.lstat(found.name()).at(&place)?.is_dir();
+        let gone = if is_dir { folder.rmdir(found.name()) } else { folder.unlink(found.name()) };
+        gone.at(place)
     }
 
     fn execute(&mut self, exec: &Exec, found: &Found) -> Result<bool> {
