@@ -141,7 +141,7 @@ fn note_miss(words: &[AtomicU64], number: u64, last: u64) -> u64 {
     let word = &words[(number % words.len() as u64) as usize];
     let old = word.load(Ordering::Relaxed);
     let nth = if old >> MISSES_BITS == number { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
-    word.store(number << MISSES_BITS | nth % last, Ordering::Relaxed);
+    word.store((number << MISSES_BITS) | (nth % last), Ordering::Relaxed);
     nth
 }
 
