@@ -65,7 +65,7 @@ fn fill(session: &Session, dir: Node, names: u64, are_links: bool) -> myriad_eng
     let mut file = None;
     for i in 0..names {
         match file.filter(|_| are_links && i % LINKS > 0) {
-            Some(file) => drop(session.link_at(file, dir, &name(i))?),
+            Some(file) => _ = session.link_at(file, dir, &name(i))?,
             None => file = Some(session.mknod_at(dir, &name(i), 0o100_644, 0)?.node()),
         }
     }
