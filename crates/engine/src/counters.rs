@@ -25,6 +25,8 @@ counters! {
     name_cache_absent_hits,
     /// Blocks asked of the cache, and those that were not there.
     blocks_touched, cache_misses, blocks_read_ahead, cache_evictions, cache_sweeps,
+    /// Of those read ahead, blocks that were evicted before anybody asked for them.
+    blocks_ahead_unused,
     /// Of these, blocks of directories: those found in the cache (as kept here those asked for, see [`Counters::snapshot`]), read, evicted
     /// alive, and brought in while their pool was full.
     dir_cache_hits, dir_cache_misses, dir_cache_evictions, dir_cache_over,

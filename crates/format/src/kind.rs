@@ -95,7 +95,7 @@ impl BlockKind {
 
     /// Whether names looked up here and there lead to many blocks of this kind, which lie near each other.
     pub fn is_of_a_lookup(self) -> bool {
-        matches!(self, Self::Inode | Self::InodeTable | Self::DirIndex | Self::DirTree)
+        matches!(self, Self::Inode | Self::InodeTable | Self::DirEntries | Self::DirIndex | Self::DirTree)
     }
 
     /// Whether a block of this kind is made of units (`unit`), and has no block header (`header`).

@@ -2,8 +2,8 @@
 //!
 //! Three ways lead here. A miss close behind an earlier one (`Streams`) reads on from there, further each time, as a walk
 //! through a tree visits inodes in the order in which they were made. The third miss in a neighbourhood (`Neighbourhoods`) reads
-//! all of it, for looks at names in no order will want the rest. And whoever knows the blocks it is about to read (`Cache::fetch`) gets
-//! all that are missing in one batch.
+//! all of it, for looks at names in no order will want the rest; and where a directory was missed often, the first one does. And whoever
+//! knows the blocks it is about to read (`Cache::fetch`) gets all that are missing in one batch.
 //!
 //! What was read beside the blocks asked for is kept only if it verifies as metadata at its own address. That it is in use
 //! is not known, nor needed: a frame of a freed block dies, as any other, when the block is allocated again.
@@ -15,7 +15,12 @@
 //! lock may be held already. A thread that reads ahead would compete for the processors with those it works for. If frames could
 //! leave the cache while an operation is inside the gate, what was read could be out of date, and none of this would be right.
 //! ext4 reads 128 KiB of its inode table at the first miss. Here blocks of inodes may have data between them, and of a large
-//! volume few names may be wanted: so a miss reads one block, until others nearby show that the rest is wanted.
+//! volume few names may be wanted: so a miss reads one block, until others nearby show that the rest is wanted. That is the rule of one
+//! who rents skis until the rents have cost as much as a pair: to read a neighbourhood takes about as long as one or two misses
+//! (docs/design/directories.md has the figures), so whatever comes, it takes no more than twice what the better choice would have taken.
+//!
+//! A cache too small for what is looked at loses what is read ahead before it is asked for. So each sweep counts what of this it
+//! evicts unasked for, and when that is much, neighbourhoods are left alone until the next one (`Cache::judge_ahead`).
 
 use super::{Cache, flag, kind_code};
 use crate::counters::Count;
@@ -33,10 +38,24 @@ const WINDOW_BYTES: u64 = 256 << 10;
 const NEIGHBOURHOOD_BYTES: u64 = 128 << 10;
 /// Neighbourhoods remembered at most.
 const NEIGHBOURHOODS_MAX: usize = 1 << 14;
-/// Bits of a word that count misses, and the most that they count: so many blocks are read alone. One lookup may miss two of a kind,
-/// the directory's and the file's.
-const MISSES_BITS: u32 = 2;
-const MISSES_MAX: u64 = 2;
+/// So many misses in a neighbourhood are read alone. One lookup may miss two of a kind, the directory's and the file's.
+const LONE_NEAR: u64 = 2;
+/// Binary logarithm of the neighbourhoods in a district, in which directories are remembered: 4 MiB.
+const DISTRICT_BITS: u32 = 5;
+/// Districts remembered at least.
+const DISTRICTS_MIN: usize = 16;
+/// Misses of directories in a district before each reads its neighbourhood. Half as many as there are neighbourhoods: then every second
+/// one that is read would have been missed again, as far as chance goes.
+const LONE_IN_DISTRICT: u64 = 1 << (DISTRICT_BITS - 1);
+/// After these and as many misses as there are neighbourhoods, all of the district was read: further ones are the first of new ones.
+const MISSES_IN_DISTRICT: u64 = LONE_IN_DISTRICT + (1 << DISTRICT_BITS);
+/// Bits of a word that count misses.
+const MISSES_BITS: u32 = 6;
+const _: () = assert!(MISSES_IN_DISTRICT < 1 << MISSES_BITS && LONE_NEAR + 1 < 1 << MISSES_BITS, "the bits do");
+/// What part of a window must be in use by walks or lookups: where less is, file data lies between the directory's blocks.
+const YIELD_MIN: u64 = 4;
+/// What part of evicted frames may have been read ahead in vain before neighbourhoods are left alone.
+const UNUSED_MAX: usize = 4;
 /// Blocks that a batch reads in between, rather than make two requests.
 const GAP_BYTES: u64 = 16 << 10;
 /// The most that a batch asks for, in bytes: nobody closes the gate meanwhile.
@@ -80,31 +99,50 @@ pub(crate) struct Neighbourhoods {
     /// Each neighbourhood has a word for inodes and one for directories; others have the same. It is the neighbourhood's number, what of
     /// it, and how many misses there were.
     words: Box<[AtomicU64]>,
+    /// The same of districts, for directories only: blocks of inodes lie among those of data.
+    districts: Box<[AtomicU64]>,
     /// Binary logarithm of a neighbourhood's blocks.
     bits: u32,
 }
 
 impl Neighbourhoods {
-    /// Of a cache of so many frames. No more are remembered than half of it can hold: what a small cache has no room for is not
-    /// worth reading.
+    /// Of a cache of so many frames. No more are remembered than it can hold: what a small cache has no room for is not worth reading.
     pub fn new(frames: usize, block_bits: u32) -> Self {
         let bits = (NEIGHBOURHOOD_BYTES >> block_bits).max(1).ilog2();
-        let count = (frames >> bits >> 1).clamp(1, NEIGHBOURHOODS_MAX);
-        Self { words: (0..count * 2).map(|_| AtomicU64::new(0)).collect(), bits }
+        let count = (frames >> bits).clamp(1, NEIGHBOURHOODS_MAX);
+        let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Self { words: words(count * 2), districts: words((count >> DISTRICT_BITS).max(DISTRICTS_MIN)), bits }
     }
 
     /// The neighbourhood of a block that is missing, if it is worth reading: its first block, and how many it has.
     fn around(&self, block: FsBlock, kind: BlockKind) -> Option<(FsBlock, u64)> {
         let number = block.0 >> self.bits;
-        let key = number << 1 | u64::from(matches!(kind, BlockKind::Inode | BlockKind::InodeTable));
-        let word = &self.words[(key % self.words.len() as u64) as usize];
-        let old = word.load(Ordering::Relaxed);
-        let missed = if old >> MISSES_BITS == key { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
-        let is_wanted = missed > MISSES_MAX;
-        // Once it was read, a further miss in it is the first of new ones.
-        word.store(if is_wanted { 0 } else { key << MISSES_BITS | missed }, Ordering::Relaxed);
-        (is_wanted && self.bits > 0).then(|| (FsBlock(number << self.bits), 1 << self.bits))
+        let is_inode = matches!(kind, BlockKind::Inode | BlockKind::InodeTable);
+        let is_near = note_miss(&self.words, number << 1 | u64::from(is_inode), LONE_NEAR + 1) > LONE_NEAR;
+        let is_dense =
+            !is_inode && note_miss(&self.districts, number >> DISTRICT_BITS, MISSES_IN_DISTRICT) > LONE_IN_DISTRICT;
+        ((is_near || is_dense) && self.bits > 0).then(|| (FsBlock(number << self.bits), 1 << self.bits))
     }
+
+    /// Reading the neighbourhood of this block was in vain: misses in its district are counted anew.
+    fn was_in_vain(&self, block: FsBlock) {
+        let district = block.0 >> self.bits >> DISTRICT_BITS;
+        self.districts[(district % self.districts.len() as u64) as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing is in the cache any more, and what was missing says nothing of what will be.
+    pub fn forget(&self) {
+        self.words.iter().chain(&self.districts).for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Counts a miss of what has this number; the how many-th it is, after the `last` one from 1 on.
+fn note_miss(words: &[AtomicU64], number: u64, last: u64) -> u64 {
+    let word = &words[(number % words.len() as u64) as usize];
+    let old = word.load(Ordering::Relaxed);
+    let nth = if old >> MISSES_BITS == number { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
+    word.store((number << MISSES_BITS) | (nth % last), Ordering::Relaxed);
+    nth
 }
 
 /// Blocks read together, the one that was asked for among them.
@@ -122,7 +160,7 @@ impl Cache {
         }
         let window = if kind.is_of_a_walk() { self.streams.window(block, WINDOW_BYTES >> self.block_bits) } else { 1 };
         let (start, count) = match window {
-            1 if kind.is_of_a_lookup() => self.neighbourhoods.around(block, kind)?,
+            1 if kind.is_of_a_lookup() && self.has_use_for_neighbours() => self.neighbourhoods.around(block, kind)?,
             _ => (block, window),
         };
         let count = count.min((self.device.size() >> self.block_bits).saturating_sub(start.0));
@@ -131,8 +169,33 @@ impl Cache {
             return None;
         }
         let mut bytes = AlignedBuf::zeroed((count as usize) << self.block_bits);
-        self.device.read(start.0 << self.block_bits, &mut bytes).ok()?;
+        if self.device.read(start.0 << self.block_bits, &mut bytes).is_err() {
+            // A bad place nearby: the next misses are not to meet it again.
+            self.neighbourhoods.was_in_vain(block);
+            return None;
+        }
         Some(Run { start, bytes })
+    }
+
+    /// Whether a neighbourhood would find frames, and keep them until it is asked for.
+    fn has_use_for_neighbours(&self) -> bool {
+        self.has_room_for(1 << self.neighbourhoods.bits) && !self.ahead_is_unused.load(Ordering::Relaxed)
+    }
+
+    /// Puts what is of use of a run into the cache that was read for one block of it. No latch is held.
+    pub(super) fn insert_along(&self, block: FsBlock, kind: BlockKind, run: &Run) {
+        let count = (run.bytes.len() >> self.block_bits) as u64;
+        let found = self.insert_run(run.start, &run.bytes);
+        if kind.is_of_directory() && found < count / YIELD_MIN {
+            self.neighbourhoods.was_in_vain(block);
+        }
+    }
+
+    /// Decides, after a sweep that evicted so many frames, and so many of them unasked for after they were read ahead, whether
+    /// neighbourhoods are worth reading.
+    pub(super) fn judge_ahead(&self, evicted: usize, unused: usize) {
+        self.counters.add(Count::blocks_ahead_unused, unused as u64);
+        self.ahead_is_unused.store(unused > evicted / UNUSED_MAX, Ordering::Relaxed);
     }
 
     /// Has those of `blocks` that are missing read, in one batch; errors are left to whoever asks for the block. Inside the
@@ -185,10 +248,13 @@ impl Cache {
         }
     }
 
-    /// Puts what is metadata of walks and lookups among blocks just read, from `start` on, into the cache. No latch is held.
-    pub(super) fn insert_run(&self, start: FsBlock, bytes: &[u8]) {
+    /// Puts what is metadata of walks and lookups among blocks just read, from `start` on, into the cache; how many there are, with those
+    /// that were there. No latch is held.
+    fn insert_run(&self, start: FsBlock, bytes: &[u8]) -> u64 {
+        let mut found = 0;
         for (block, bytes) in (start.0..).map(FsBlock).zip(bytes.chunks_exact(self.block_size())) {
             if self.find(block).is_some() {
+                found += 1;
                 continue;
             }
             let kind = BlockKind::from_magic(BlockHeader::read(bytes).magic.get())
@@ -197,14 +263,18 @@ impl Cache {
                 && header::verify(bytes, kind, &self.volume, block).is_ok()
             {
                 self.insert_ahead(block, kind_code(kind), bytes);
+                found += 1;
             }
         }
+        found
     }
 
     /// Puts a block just read into the cache if it is not there. It is the first to go if nobody asks for it.
     fn insert_ahead(&self, block: FsBlock, kind: u32, bytes: &[u8]) {
         if let Some(index) = self.insert_read(block, kind, bytes) {
-            self.arena.header(index).flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
+            let flags = &self.arena.header(index).flags;
+            flags.fetch_or(flag::AHEAD, Ordering::Relaxed);
+            flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
             self.counters.bump(Count::blocks_read_ahead);
         }
     }
@@ -240,8 +310,32 @@ mod tests {
         assert_eq!(near.around(FsBlock(73), BlockKind::DirIndex), None, "directories are counted apart");
         // Looks here and there, more than are remembered, each nearby earlier ones: one block each.
         assert!((0..3).all(|_| (100..1000).all(|i| around(i * 32).is_none())));
+        near.forget();
+        assert_eq!((around(70), around(71)), (None, None), "after the cache was emptied all is counted anew");
         // Blocks as large as a neighbourhood have no neighbours.
         let near = Neighbourhoods::new(4096, 17);
         assert!((0..4).all(|_| near.around(FsBlock(7), BlockKind::Inode).is_none()));
+    }
+
+    #[test]
+    fn where_a_directory_was_missed_often_the_first_miss_reads_the_neighbourhood() {
+        let near = Neighbourhoods::new(1 << 16, 12);
+        // The district from 4 MiB on, a miss in each of its neighbourhoods, and in some of them once more.
+        let miss = |i: u64, kind| near.around(FsBlock(1024 + i % 32 * 32 + i), kind);
+        let read = |i: u64| Some((FsBlock((1024 + i % 32 * 32 + i) & !31), 32));
+        let lone = LONE_IN_DISTRICT;
+        for i in 0..lone {
+            let kind = if i % 2 == 0 { BlockKind::DirEntries } else { BlockKind::DirIndex };
+            assert_eq!(miss(i, kind), None, "miss {i}");
+        }
+        assert_eq!(near.around(FsBlock(9000), BlockKind::DirIndex), None, "another district");
+        assert_eq!(miss(lone, BlockKind::Inode), None, "inodes are not counted with it");
+        assert!((lone..MISSES_IN_DISTRICT).all(|i| miss(i % 32, BlockKind::DirEntries) == read(i % 32)));
+        near.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        assert!((0..lone).all(|i| miss(i, BlockKind::DirIndex).is_none()), "all of it was read: they are counted anew");
+        assert_eq!(miss(lone, BlockKind::DirIndex), read(lone));
+        near.was_in_vain(FsBlock(1024));
+        near.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        assert!((0..lone).all(|i| miss(i, BlockKind::DirIndex).is_none()), "nothing of use was read");
     }
 }

@@ -21,3 +21,5 @@ pub const PRIVATE: u32 = 1 << 15;
 pub const CHANGED_AGAIN: u32 = 1 << 16;
 /// File data that its writer will not read again: goes once it is written, unless somebody reads it first.
 pub const PASSING: u32 = 1 << 17;
+/// Read beside a block that was asked for. With [`REFERENCED`] it was asked for itself since, and stays so.
+pub const AHEAD: u32 = 1 << 18;

@@ -46,6 +46,8 @@ pub(super) struct State {
     /// older than their inodes' end.
     pub barred: BlockSet,
     pub directories: Directories,
+    /// Blocks evicted in this sweep that were read ahead and never asked for.
+    pub unused_ahead: usize,
 }
 
 impl State {
@@ -86,6 +88,9 @@ impl Cache {
                 self.counters.bump(Count::dir_cache_evictions);
             }
         }
+        if flags & (flag::AHEAD | flag::REFERENCED | flag::DEAD) == flag::AHEAD {
+            state.unused_ahead += 1;
+        }
         state.free.push(index);
     }
 
@@ -99,7 +104,13 @@ impl Cache {
     /// a sweep comes first.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.room.load(Ordering::Relaxed) > self.reserve
+        self.has_room_for(0)
+    }
+
+    /// Whether so many blocks more find frames that are not kept for operations under way.
+    #[inline]
+    pub(super) fn has_room_for(&self, blocks: usize) -> bool {
+        self.room.load(Ordering::Relaxed) > self.reserve + blocks
     }
 
     /// Whether there are enough free frames, whatever directories have of the others.
@@ -160,7 +171,7 @@ impl Cache {
         if flags.load(Ordering::Relaxed) & (flag::DEAD | flag::REFERENCED) != flag::REFERENCED {
             return false;
         }
-        flags.fetch_and(!flag::REFERENCED, Ordering::Relaxed);
+        flags.fetch_and(!(flag::REFERENCED | flag::AHEAD), Ordering::Relaxed);
         true
     }
 
@@ -179,6 +190,7 @@ impl Cache {
             Sweep::ForFrames(frames) => self.reserve + batch.max(frames + 1),
             Sweep::Everything => usize::MAX,
         };
+        state.unused_ahead = 0;
         let mut freed = if everything { 0 } else { self.sweep_directories(&mut state) };
         let leaves_directories = !everything && state.directories.is_bounded();
         for _ in 0..frames * 2 {
@@ -197,6 +209,10 @@ impl Cache {
             }
         }
         self.counters.add(Count::cache_evictions, freed as u64);
+        if everything {
+            self.neighbourhoods.forget();
+        }
+        self.judge_ahead(freed, if everything { 0 } else { state.unused_ahead });
         self.forget_freed_directories(&mut state);
         self.note_room(&state);
         drop(state);

@@ -70,6 +70,8 @@ pub(crate) struct Cache {
     pub warm: Warmer,
     streams: Streams,
     neighbourhoods: Neighbourhoods,
+    /// Much of what the last sweep evicted had been read ahead in vain.
+    ahead_is_unused: AtomicBool,
     /// Written data that nobody wants to keep, and what was overwritten: goes when the gate closes next.
     passing: Mutex<{ Rank::Leaf as u8 }, Vec<u32>>,
     /// Frames kept for operations already inside the gate, which cannot evict. Each takes [`FRAMES_UNASKED`] of them at most, or has
@@ -158,11 +160,13 @@ impl Cache {
                 hand: 0,
                 barred: BlockSet::default(),
                 directories: Directories::default(),
+                unused_ahead: 0,
             }),
             room: AtomicUsize::new(frames),
             warm: Warmer::default(),
             streams: Streams::new(),
             neighbourhoods: Neighbourhoods::new(frames, block_bits),
+            ahead_is_unused: AtomicBool::new(false),
             passing: Mutex::new(Vec::new()),
             reserve: (frames / 16).max(256),
             device,
@@ -265,7 +269,7 @@ impl Cache {
             self.arena.header(index).flags.fetch_or(set, Ordering::Release);
             drop(bytes);
             if let Some(run) = ahead {
-                self.insert_run(run.start, &run.bytes);
+                self.insert_along(block, kind, &run);
             }
             loaded?;
             return Ok(self.frame(index));

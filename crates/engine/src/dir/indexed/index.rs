@@ -186,14 +186,7 @@ fn probe<R>(bytes: &[u8], tag: u32, mut f: impl FnMut(usize, Record) -> Option<R
     None
 }
 
-/// Records with this tag, at most `found.len()`; the number there are.
-#[inline]
-pub(crate) fn find(look: &Look<'_>, dir: Ino, root: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
-    let leaf = find_leaf(look, dir, root, tag)?;
-    find_in(look, dir, leaf, tag, found)
-}
-
-/// As [`find`], in the leaf where `tag` belongs.
+/// Records with this tag in the leaf where it belongs, at most `found.len()`; the number there are.
 #[inline]
 pub(crate) fn find_in(look: &Look<'_>, dir: Ino, leaf: FsBlock, tag: u32, found: &mut [Record]) -> Result<usize> {
     look.volume.counters.bump(Count::dir_index_probes);

@@ -132,7 +132,8 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         return Ok(unread(search_index(look, dir, raw, name)?.hit));
     }
     let mut records = [index::Record { tag: 0, position: 0, ino: Ino::NONE }; 4];
-    let count = index::find(look, dir, root, name.tag(), &mut records)?;
+    let leaf = index::find_leaf(look, dir, root, name.tag())?;
+    let count = index::find_in(look, dir, leaf, name.tag(), &mut records)?;
     for record in &records[..count.min(records.len())] {
         let child = inode::read(look, record.ino)?;
         if child.parent.get() == dir.0 && child.name_hash.get() == name.hash {
@@ -144,7 +145,7 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
     // A hard link under another name than its identity, or a false hit of the tag: the entry decides.
     look.volume.counters.bump(Count::dir_index_false_hits);
-    Ok(unread(search_index(look, dir, raw, name)?.hit))
+    Ok(unread(find_entry(look, dir, raw, name, leaf)?.0))
 }
 
 /// Looks a name up, to change: exact, by the entry itself, and tells of twins.
@@ -168,9 +169,21 @@ fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Re
     let Some(root) = index_root_in(raw) else {
         return scan(look, dir, raw, name);
     };
-    let mut twin = None;
     let (leaf, root) = index::find_leaf_and_root(look, dir, root, name.tag())?;
-    let seen = super::Seen::Indexed(Seen { index: Some(SeenIndex { leaf, root }) });
+    let (hit, twin) = find_entry(look, dir, raw, name, leaf)?;
+    Ok(Search { hit, twin, seen: super::Seen::Indexed(Seen { index: Some(SeenIndex { leaf, root }) }) })
+}
+
+/// The entry of a name that belongs in this leaf of the index, and what another name with the same hash names.
+#[inline]
+fn find_entry(
+    look: &Look<'_>,
+    dir: Ino,
+    raw: &RawInode,
+    name: Name<'_>,
+    leaf: FsBlock,
+) -> Result<(Option<Hit>, Option<Ino>)> {
+    let mut twin = None;
     let none = index::Record { tag: 0, position: 0, ino: Ino::NONE };
     let mut few = [none; 4];
     let count = index::find_in(look, dir, leaf, name.tag(), &mut few)?;
@@ -200,13 +213,13 @@ fn search_index(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Re
         let (same, hash) = entry_is(look, at, offset, Place { dir, block }, name)?;
         if same {
             let spot = Spot { at: at.0, leaf };
-            return Ok(Search { hit: Some(Hit { ino: record.ino, spot, position: record.position }), twin, seen });
+            return Ok((Some(Hit { ino: record.ino, spot, position: record.position }), twin));
         }
         if hash == name.hash {
             twin = Some(record.ino);
         }
     }
-    Ok(Search { hit: None, twin, seen })
+    Ok((None, twin))
 }
 
 /// Whether the entry at `offset` of block `at` has this name; and the hash of the name it has.
