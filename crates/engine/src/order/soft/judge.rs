@@ -23,12 +23,12 @@
 //! and identities.
 
 use super::State;
-use super::image::Image;
+use super::image::{Image, Judged};
 use super::pending::DIRECTORY;
 use super::shadow::Shadow;
 use crate::cache::FrameRead;
 use crate::dir;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::order::Look;
 use crate::order::facts::{self, Fact, Named, Part};
 use crate::planted::{Bug, planted};
@@ -197,8 +197,13 @@ impl<'a> Judge<'a> {
 
     /// Block and byte of the entry that the identity of a directory, with this inode, says; `None` if it is not reached by that in what lasts.
     pub fn home_of(&self, dir: Ino, raw: &RawInode) -> Result<Option<(FsBlock, usize)>> {
-        let is_reached = self.names(dir).added == 0 && self.is_anchored(Ino(raw.parent.get()))?;
-        if is_reached { dir::place_of_own_name(self.look, dir, raw) } else { Ok(None) }
+        if self.names(dir).added > 0 || !self.is_anchored(Ino(raw.parent.get()))? {
+            return Ok(None);
+        }
+        // Where its last rename has put it. A search goes through all of the directory, and all operations wait.
+        let home = self.look.volume.soft().home_of(dir);
+        let place = home.map_or(Ok(None), |home| dir::place_of(self.look, dir, raw, home))?;
+        if place.is_some() { Ok(place) } else { dir::place_of_own_name(self.look, dir, raw) }
     }
 
     /// The hash of the name of an entry of a directory's block.
@@ -593,7 +598,8 @@ struct Place {
 }
 
 impl Judge<'_> {
-    /// The image of a block: as it is, but for what is not safe.
+    /// The image of a block: as it is, but for what is not safe. A unit stays as it lasts, as if its sector were never to arrive, if what says whether it may
+    /// show cannot be read. Of a new block there is no image then.
     pub fn image(&mut self, block: u64, shadow: &Shadow) -> Result<Image> {
         let geometry = self.geometry;
         // Of which it may have to show more links, though nothing of it differs.
@@ -603,30 +609,47 @@ impl Judge<'_> {
         };
         let mut image = Image::new(shadow, &self.look.volume.cache.arena.read(shadow.frame), has_names);
         for unit in &mut image.units {
-            let lasting = unit.lasting.as_ref().map(|bytes| &bytes[..]);
-            let mut found = Vec::new();
-            facts::between(shadow.kind, lasting, &unit.image, &mut |fact| found.push(fact));
-            let (number, unit) = (unit.number, &mut unit.image[..]);
-            match shadow.kind {
-                BlockKind::LinearEntries => {
-                    let place = Place { dir: Ino(shadow.owner), block: FsBlock(block), unit: number };
-                    self.judge_entries(&place, &found, unit, lasting)?;
+            match (self.judge_unit(FsBlock(block), shadow, unit), unit.lasting) {
+                (Err(error @ (Error::Io(_) | Error::Corrupt(_))), Some(lasting)) => {
+                    unit.image = lasting;
+                    image.unreadable.get_or_insert(error);
                 }
-                BlockKind::InodeTable => self.judge_inodes(FsBlock(block), number, &found, unit, lasting)?,
-                BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
-                BlockKind::Group => {
-                    let is_new =
-                        self.new_tables.contains(&self.geometry.ag_of(FsBlock(block)).0) && !planted(Bug::SoftMark);
-                    found.iter().filter(|_| is_new).for_each(|fact| facts::undo(unit, lasting, fact));
-                }
-                BlockKind::Superblock => {
-                    found.iter().filter(|_| self.has_new_groups).for_each(|fact| facts::undo(unit, lasting, fact));
-                }
-                _ => {}
+                (judged, _) => judged?,
             }
-            facts::settle(shadow.kind, unit);
         }
         Ok(image)
+    }
+
+    /// Undoes what is not safe in a unit of an image.
+    fn judge_unit(&mut self, block: FsBlock, shadow: &Shadow, judged: &mut Judged) -> Result<()> {
+        let lasting = judged.lasting.as_ref().map(|bytes| &bytes[..]);
+        let mut found = Vec::new();
+        facts::between(shadow.kind, lasting, &judged.image, &mut |fact| found.push(fact));
+        let (number, unit) = (judged.number, &mut judged.image[..]);
+        match shadow.kind {
+            BlockKind::LinearEntries => {
+                let place = Place { dir: Ino(shadow.owner), block, unit: number };
+                self.judge_entries(&place, &found, unit, lasting)?;
+            }
+            BlockKind::InodeTable => self.judge_inodes(block, number, &found, unit, lasting)?,
+            BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
+            BlockKind::Group | BlockKind::Superblock if self.waits_for_new_blocks(block, shadow.kind) => {
+                for fact in &found {
+                    facts::undo(unit, lasting, fact);
+                }
+            }
+            _ => {}
+        }
+        facts::settle(shadow.kind, unit);
+        Ok(())
+    }
+
+    /// Whether blocks are new that the header of a group, or the superblock, may say are there: those of the group's table, or of groups.
+    fn waits_for_new_blocks(&self, block: FsBlock, kind: BlockKind) -> bool {
+        match kind {
+            BlockKind::Group => self.new_tables.contains(&self.geometry.ag_of(block).0) && !planted(Bug::SoftMark),
+            _ => self.has_new_groups,
+        }
     }
 
     fn judge_entries(&mut self, place: &Place, found: &[Fact], unit: &mut [u8], lasting: Option<&[u8]>) -> Result<()> {
