@@ -502,8 +502,8 @@ impl Judged {
 /// Judges all blocks that the round is made for. If a block of what is to be noted cannot be judged, nothing is noted: with a note all of its blocks are written.
 fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: bool, goal: Goal<'_>) -> Result<Judged> {
     let mut judge = Judge::new(look, state, data, is_forced)?;
-    let mut judged = Judged::default();
-    judged.is_exchange_left = exchange::waiting(state, &judge).is_some();
+    let is_exchange_left = exchange::waiting(state, &judge).is_some();
+    let mut judged = Judged { is_exchange_left, ..Judged::default() };
     if !goal.is_partial() {
         find_note(state, &judge, &mut judged)?;
     }
@@ -514,7 +514,7 @@ fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: b
             return Ok(judged);
         }
         judge = Judge::new(look, state, data, is_forced)?;
-        judged = Judged { is_exchange_left: judged.is_exchange_left, ..Judged::default() };
+        judged = Judged { is_exchange_left, ..Judged::default() };
     }
     judge_blocks(look.volume, state, judge, goal, &mut judged)?;
     Ok(judged)
