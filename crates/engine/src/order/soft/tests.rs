@@ -12,7 +12,6 @@ use myriad_format::choices::Profile;
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::{DIRECT, INODE_SIZE};
-use myriad_sim::rng::is_long;
 use std::sync::Arc;
 
 fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
@@ -55,8 +54,8 @@ fn count(volume: &Volume, name: &str) -> u64 {
 
 /// A volume with a directory of so many names, opened without hashes in memory; and that directory.
 fn large_directory(names: usize) -> (Volume, Node) {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    format(device.clone(), 1024);
+    let device = Arc::new(MemoryDevice::new(8 << 20));
+    format(device.clone(), 512);
     let volume = testing::open(device.clone());
     let dir = mkdir(&volume, root(&volume), "dir");
     for i in 0..names {
@@ -65,49 +64,60 @@ fn large_directory(names: usize) -> (Volume, Node) {
     volume.commit_now().unwrap();
     drop(volume);
     let dirhash = DirHash { is_on: Some(false), ..DirHash::default() };
-    (testing::open_as(device, MountOptions { dirhash, cache_size: 16 << 20, ..MountOptions::default() }), dir)
+    (testing::open_as(device, MountOptions { dirhash, cache_size: 8 << 20, ..MountOptions::default() }), dir)
 }
 
-fn names_many() -> usize {
-    if is_long() { 10_000 } else { 2_000 }
-}
+/// Names of a large directory, as far as a test can have one: its blocks, of a unit each, need no block of pointers.
+const MANY: usize = 50;
+/// A search through it looks at more blocks.
+const MANY_BLOCKS: u64 = 6;
+/// A name for which only the end of such a directory has room.
+const LAST: &str = "a name that is so long that it finds no room between the others, which are shorter";
 
 /// After an fsync had looked for its file's name, its last round looked for it once more, through all of the directory and behind the closed gate.
 #[test]
 fn rounds_for_a_file_look_at_one_unit_of_its_directory() {
     let looked_at = |names| {
         let (volume, dir) = large_directory(names);
-        let file = wanted(&volume, make(&volume, dir, "file", S_IFREG | 0o644));
         let counts = || (count(&volume, "dir_scans"), count(&volume, "blocks_touched"));
+        let file = make(&volume, dir, LAST, S_IFREG | 0o644);
+        let at_first = counts();
+        let wanted = wanted(&volume, file);
         let before = counts();
-        volume.checkpointer.lock().run_for(&volume, &[file]).unwrap();
+        assert!(before.0 == at_first.0 + 1 && (names < MANY || before.1 > at_first.1 + MANY_BLOCKS), "the first look");
+        volume.checkpointer.lock().run_for(&volume, &[wanted]).unwrap();
         let after = counts();
         assert_eq!((after.0 - before.0, count(&volume, "soft_fsyncs_of_all")), (0, 0));
         after.1 - before.1
     };
-    let (few, many) = (looked_at(10), looked_at(names_many()));
-    assert!(many < few + 10, "{few} blocks of a small directory, {many} of a large one");
+    let (few, many) = (looked_at(10), looked_at(MANY));
+    assert!(many < few + MANY_BLOCKS / 2, "{few} blocks of a small directory, {many} of a large one");
 }
 
 /// The note of a name that a directory left to a whiteout has the directory's other name as well, which was searched for through all of its parent, behind
 /// the closed gate.
 #[test]
 fn a_name_that_is_noted_is_not_searched_for() {
-    let looked_at = |names| {
+    let looked_at = |names, is_kept: bool| {
         let (volume, parent) = large_directory(names);
         mkdir(&volume, parent, "old");
         volume.commit_now().unwrap();
         with(&volume, |ops, _| {
-            ops.rename((parent, b"old"), (parent, b"new"), RenameMode::Whiteout, (false, false)).unwrap();
+            ops.rename((parent, b"old"), (parent, LAST.as_bytes()), RenameMode::Whiteout, (false, false)).unwrap();
         });
         assert_eq!(volume.soft().to_note(), 1);
+        if !is_kept {
+            volume.soft().homes.lock().clear();
+        }
         let before = count(&volume, "blocks_touched");
         volume.commit_now().unwrap();
         assert!(volume.soft().is_clean() && count(&volume, "soft_forced") == 0);
         count(&volume, "blocks_touched") - before
     };
-    let (few, many) = (looked_at(10), looked_at(names_many()));
-    assert!(many < few + 10, "{few} blocks with a small directory, {many} with a large one");
+    let (few, many) = (looked_at(10, true), looked_at(MANY, true));
+    assert!(many < few + MANY_BLOCKS / 2, "{few} blocks with a small directory, {many} with a large one");
+    let searched = looked_at(MANY, false);
+    assert!(searched > many + MANY_BLOCKS, "{searched} blocks with a search, {many} without");
 }
 
 /// A volume on a device whose reads can be made to fail, with directory `c` three levels deep, of whose parent nothing is in the cache; and `c`.
