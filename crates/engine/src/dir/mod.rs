@@ -225,28 +225,57 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     of_kind!(look.volume, search(look, dir, raw, name))
 }
 
-/// Whether an inode has the name that its identity says. The directory of that is locked; it may be no directory any more, or damaged, and then
-/// there is no such name. Asked of volumes that soft updates are for, whose directories are linear.
-pub(crate) fn has_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
-    assert_eq!(look.volume.choices.directory, Directory::Linear, "soft updates need linear directories");
-    let dir = Ino(raw.parent.get());
-    let parent = inode::read(look, dir);
-    match parent
-        .and_then(|parent| Ok(parent.is_dir() && linear::has_name(look, dir, &parent, raw.name_hash.get(), ino)?))
-    {
-        Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
-        has_name => has_name,
+/// Where the name of an inode lies that its identity says: the unit of its directory. An entry never leaves its unit, so one look there tells later whether
+/// the inode still has the name. Asked of volumes that soft updates are for, whose directories are linear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnName {
+    unit: u64,
+}
+
+impl OwnName {
+    /// That of the inode that gets the name of an entry.
+    pub fn of_hit(hit: &Hit) -> Self {
+        Self { unit: linear::unit_of_spot(hit.spot) }
+    }
+
+    /// That of the inode whose new name goes there.
+    pub fn of_room(room: &Room) -> Self {
+        match &room.place {
+            Place::Linear(room) => Self { unit: room.unit() },
+            _ => unreachable!("soft updates need linear directories"),
+        }
     }
 }
 
-/// Block and byte of the entry by which an inode has the name that its identity says. As [`has_own_name`], but asks no hash in memory: a hash that is made
-/// meanwhile asks what soft updates hold, and while a round is judged they cannot answer.
+/// The name of an inode that its identity says; `None` if it has no such name. The directory of that is locked.
+pub(crate) fn own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<OwnName>> {
+    assert_eq!(look.volume.choices.directory, Directory::Linear, "soft updates need linear directories");
+    let hash = raw.name_hash.get();
+    let unit = in_own_directory(look, raw, |dir, parent| linear::unit_of_name(look, dir, parent, hash, ino))?;
+    Ok(unit.map(|unit| OwnName { unit }))
+}
+
+/// Block and byte of the entry of that name, if it lies where it did. Reads one block of the directory.
+pub(crate) fn place_of(look: &Look<'_>, ino: Ino, raw: &RawInode, name: OwnName) -> Result<Option<(FsBlock, usize)>> {
+    let (hash, units) = (raw.name_hash.get(), name.unit..name.unit + 1);
+    in_own_directory(look, raw, |dir, parent| linear::place_of(look, dir, parent, hash, ino, units))
+}
+
+/// The same wherever it lies. As [`own_name`], but asks no hash in memory: a hash that is made meanwhile asks what soft updates hold, and while a round is
+/// judged they cannot answer.
 pub(crate) fn place_of_own_name(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Option<(FsBlock, usize)>> {
+    let hash = raw.name_hash.get();
+    in_own_directory(look, raw, |dir, parent| linear::place_of(look, dir, parent, hash, ino, 0..u64::MAX))
+}
+
+/// Looks in the directory that an identity says. It may be no directory any more, or damaged: then nothing is there.
+fn in_own_directory<T>(
+    look: &Look<'_>,
+    raw: &RawInode,
+    f: impl FnOnce(Ino, &RawInode) -> Result<Option<T>>,
+) -> Result<Option<T>> {
     let dir = Ino(raw.parent.get());
-    let found = inode::read(look, dir).and_then(|parent| match parent.is_dir() {
-        true => linear::place_of(look, dir, &parent, raw.name_hash.get(), ino),
-        false => Ok(None),
-    });
+    let found = inode::read(look, dir).and_then(|parent| if parent.is_dir() { f(dir, &parent) } else { Ok(None) });
     match found {
         Err(Error::Corrupt(_) | Error::Io(_)) => Ok(None),
         found => found,

@@ -137,7 +137,7 @@ pub(super) fn take(volume: &Volume, dir: Ino, name: Name<'_>, ino: Ino) -> Resul
         };
         let named = inode::read(&txn.look, ino)?;
         let is_second = named.is_dir() && volume.is_leftover(ino, &named, dir, name.hash);
-        if !is_second || named.parent.get() != own.0 || !dir::has_own_name(&txn.look, ino, &named)? {
+        if !is_second || named.parent.get() != own.0 || dir::own_name(&txn.look, ino, &named)?.is_none() {
             return Ok(None);
         }
         dir::remove(txn, dir, &mut raw, name, hit)?;

@@ -5,7 +5,7 @@ use super::leftovers::settle_before_rename;
 use super::unlink::{Ending, Gone, drop_link, emptied, ending_of, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
-use crate::dir::{self, Hit, Name, NewEntry, Room, Search};
+use crate::dir::{self, Hit, Name, NewEntry, OwnName, Room, Search};
 use crate::error::{Errno, Error, Result};
 use crate::file::OpenFile;
 use crate::inode;
@@ -178,8 +178,9 @@ impl Ops<'_> {
                 soft.reshaped();
             }
             if plan.is_to_note {
-                soft.is_to_note();
+                soft.count_rename_to_note();
             }
+            keep_homes(soft, &ends, &inodes, &plan);
         }
         (inodes.source_dir.nlink, inodes.target_dir.nlink) = plan.links;
         let gone = match inodes.replaced {
@@ -452,6 +453,21 @@ impl Ops<'_> {
             at = Ino(inode::read(look, at)?.parent.get());
         }
         Err(myriad_format::Corrupt::Inode { ino, field: "parent", value: ancestor.0 }.into())
+    }
+}
+
+/// Keeps where directories that the rename moves get names of their own: a round that notes another name of one asks for it.
+fn keep_homes(soft: &Soft, ends: &Ends<'_>, inodes: &Inodes<'_>, plan: &Plan) {
+    if inodes.moved.is_dir() {
+        let target = ends.target_hit.as_ref().map(OwnName::of_hit).or(plan.room.as_ref().map(OwnName::of_room));
+        let target = target.expect("the entry of another name, or room for one");
+        soft.keep_home(ends.source_hit.ino, target, plan.is_to_note);
+    }
+    if let Some((hit, raw)) = &inodes.replaced
+        && ends.mode == RenameMode::Exchange
+        && raw.is_dir()
+    {
+        soft.keep_home(hit.ino, OwnName::of_hit(&ends.source_hit), plan.is_to_note);
     }
 }
 

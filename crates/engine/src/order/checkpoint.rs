@@ -15,7 +15,7 @@ use super::checkpointer::{Checkpointer, Homing};
 use super::epoch::ClosedEpoch;
 use super::images::Images;
 use super::orphan_list::OrphanList;
-use super::soft::{Due, Goal, Soft};
+use super::soft::{Due, Goal, Soft, Wanted};
 use crate::cache::{Closed, FrameHeader, Placed, flag};
 use crate::counters::Count;
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ use crate::planted::{Bug, planted};
 use crate::types::Order;
 use crate::volume::Volume;
 use myriad_device::{AlignedBuf, WriteRequest};
-use myriad_format::{FsBlock, Ino, header};
+use myriad_format::{FsBlock, header};
 use myriad_log::LogPlace;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -187,7 +187,7 @@ impl Checkpointer {
     }
 
     /// Order `softdep`: makes files durable, and names by which they are reached.
-    pub fn run_for(&mut self, volume: &Volume, files: &[Ino]) -> Result<()> {
+    pub fn run_for(&mut self, volume: &Volume, files: &[Wanted]) -> Result<()> {
         self.run_to(volume, Goal::Files(files))
     }
 
@@ -203,15 +203,17 @@ impl Checkpointer {
                 self.finish(volume)?;
             }
             match volume.order {
-                Order::Log => self.run_log(volume),
-                Order::Sync | Order::Soft => self.run_soft(volume, &mut goal),
-                Order::None => self.run_none(volume),
+                Order::Log => self.run_log(volume).map(|()| None),
+                Order::Soft => self.run_soft(volume, &mut goal),
+                // Each operation promises that all lasts which others did before it.
+                Order::Sync => self.run_soft(volume, &mut goal)?.map_or(Ok(None), Err),
+                Order::None => self.run_none(volume).map(|()| None),
             }
         });
         if !goal.is_partial() {
             volume.files.forget_cut(volume.epoch.current());
         }
-        judged(volume, result)
+        judged(volume, result)?.map_or(Ok(()), Err)
     }
 
     /// Writes the closed epoch.

@@ -403,7 +403,7 @@ impl<'a> Txn<'a> {
     /// File data that must be on the device before this epoch's commit.
     pub fn order_data(&mut self, ino: Ino, writes: &[Placed]) {
         if let Some(soft) = &self.volume().soft {
-            soft.has_data(ino, writes, self.as_of());
+            soft.add_data(ino, writes, self.as_of());
         }
         let epoch = &self.volume().epoch;
         let mut ordered = epoch.ordered.lock();

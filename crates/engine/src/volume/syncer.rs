@@ -5,11 +5,11 @@
 
 use super::Volume;
 use crate::counters::Count;
-use crate::dir;
+use crate::dir::{self, OwnName};
 use crate::error::Result;
 use crate::file;
 use crate::inode;
-use crate::order::soft::{Delays, Soft};
+use crate::order::soft::{Delays, Soft, Wanted};
 use crate::schedule;
 use crate::types::Order;
 use myriad_format::Ino;
@@ -73,16 +73,16 @@ impl Volume {
 
     /// Makes durable what an fsync of a file needs, and no more.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
-        if self.has_own_name(file) {
-            // Another thread may give it another name and take this one away: the rounds look once more.
-            return self.write_needed_by(soft, file);
+        if let Some(name) = self.own_name(file) {
+            // Another thread may give it another name and take this one away: the rounds look once more, where it lay.
+            return self.write_needed_by(soft, Wanted { file, name });
         }
         self.counters.bump(Count::soft_fsyncs_of_all);
         self.commit_now()
     }
 
     /// Makes rounds of what a file needs. The thread that gets the checkpointer does so for all files that threads wait for.
-    fn write_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
+    fn write_needed_by(&self, soft: &Soft, file: Wanted) -> Result<()> {
         let ticket = soft.wants(file);
         // Another thread may do it in the meantime.
         schedule::pause();
@@ -92,22 +92,28 @@ impl Volume {
             // Another thread has done it.
             return self.check_not_shut_down();
         }
-        let files: Vec<Ino> = wanted.values().copied().collect();
-        let done = checkpointer.run_for(self, &files);
+        let files: Vec<Wanted> = wanted.values().copied().collect();
+        let mut done = checkpointer.run_for(self, &files);
         match &done {
             Ok(()) => soft.are_done(wanted.keys()),
-            Err(_) => soft.are_done([&ticket]),
+            Err(_) => {
+                soft.are_done([&ticket]);
+                if files.len() > 1 && self.check_not_shut_down().is_ok() {
+                    // Another one of them may need what cannot be read.
+                    done = checkpointer.run_for(self, &[file]);
+                }
+            }
         }
         done
     }
 
-    /// Whether a file has the name that its identity says. A file that had several may have lost that one; nothing says then which it has. What
-    /// cannot be read says nothing either.
-    fn has_own_name(&self, file: Ino) -> bool {
+    /// The name of a file that its identity says. A file that had several may have lost that one; nothing says then which it has. What cannot be read
+    /// says nothing either.
+    fn own_name(&self, file: Ino) -> Option<OwnName> {
         let look = self.look();
-        let Ok(raw) = inode::read(&look, file) else { return false };
+        let raw = inode::read(&look, file).ok()?;
         let _lock = self.lock_shared(Ino(raw.parent.get()));
-        dir::has_own_name(&look, file, &raw).unwrap_or(false)
+        dir::own_name(&look, file, &raw).ok()?
     }
 
     /// So much waits that the thread that begins an operation writes it, or waits for that.
@@ -115,7 +121,8 @@ impl Volume {
     fn throttle_soft(&self, soft: &Soft) -> Result<()> {
         if soft.is_full() {
             self.counters.bump(Count::soft_stalls);
-            self.commit_now()
+            // Something that cannot be read keeps some of it from becoming durable, and not the rest.
+            self.commit_now().or_else(|error| if soft.is_full() { Err(error) } else { self.check_not_shut_down() })
         } else if self.options.background {
             self.wake_to_shed();
             Ok(())

@@ -147,17 +147,19 @@ pub(super) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     })
 }
 
-/// Whether a name with this hash names an inode.
-pub(super) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Option<bool> {
+/// The unit in which a name with this hash names an inode.
+pub(super) fn unit_of_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Option<Option<u64>> {
     let hashes = &look.volume.dir_hashes;
     hashes.look(dir, raw, &Whole { look, dir, raw }, |table| {
-        let mut has_name = false;
+        let mut found = None;
         table.find(hashes.home(hash), |position, _| {
             let names = |unit: Unit<'_>| Ok(live_entry(&unit, position)?.names(look, hash, ino));
-            has_name = with_unit(look, dir, raw, unit_of(position), names)?;
-            Ok(has_name)
+            if with_unit(look, dir, raw, unit_of(position), names)? {
+                found = Some(unit_of(position));
+            }
+            Ok(found.is_some())
         })?;
-        Ok(has_name)
+        Ok(found)
     })
 }
 

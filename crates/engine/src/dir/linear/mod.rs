@@ -83,6 +83,12 @@ pub(crate) struct Room {
     used: u64,
 }
 
+impl Room {
+    pub fn unit(&self) -> u64 {
+        self.unit
+    }
+}
+
 fn units(raw: &RawInode) -> u64 {
     raw.size.get() / UNIT_SIZE as u64
 }
@@ -102,9 +108,13 @@ fn spot_of(unit: u64, offset: usize) -> Spot {
     Spot::new(unit * UNIT_SIZE as u64 + (offset % UNIT_SIZE) as u64)
 }
 
+pub(crate) fn unit_of_spot(spot: Spot) -> u64 {
+    spot.at / UNIT_SIZE as u64
+}
+
 /// The file block of an entry, and its offset there.
 fn split_spot(look: &Look<'_>, spot: Spot) -> (FileBlock, usize) {
-    let (block, at) = split(look, spot.at / UNIT_SIZE as u64);
+    let (block, at) = split(look, unit_of_spot(spot));
     (block, at + spot.at as usize % UNIT_SIZE)
 }
 
@@ -248,32 +258,36 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
     }
 }
 
-/// Whether a name with this hash names an inode.
-pub(crate) fn has_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Result<bool> {
-    if let Some(has_name) = hashed::has_name(look, dir, raw, hash, ino) {
-        return Ok(has_name);
+/// The unit in which a name with this hash names an inode.
+pub(crate) fn unit_of_name(look: &Look<'_>, dir: Ino, raw: &RawInode, hash: u64, ino: Ino) -> Result<Option<u64>> {
+    if let Some(unit) = hashed::unit_of_name(look, dir, raw, hash, ino) {
+        return Ok(unit);
     }
     look.volume.counters.bump(Count::dir_scans);
-    let mut has_name = false;
+    let mut found = None;
     visit(look, dir, raw, 0..units(raw), &mut |unit| {
         for entry in unit.entries() {
-            has_name |= entry?.names(look, hash, ino);
+            if entry?.names(look, hash, ino) {
+                found = Some(unit.number);
+            }
         }
-        Ok(!has_name)
+        Ok(found.is_none())
     })?;
-    Ok(has_name)
+    Ok(found)
 }
 
-/// Block and byte of the entry with this hash that names an inode.
+/// Block and byte of the entry with this hash that names an inode, if it lies in one of these units. There need not be so many.
 pub(crate) fn place_of(
     look: &Look<'_>,
     dir: Ino,
     raw: &RawInode,
     hash: u64,
     ino: Ino,
+    among: Range<u64>,
 ) -> Result<Option<(FsBlock, usize)>> {
     let mut place = None;
-    visit(look, dir, raw, 0..units(raw), &mut |unit| {
+    let all = units(raw);
+    visit(look, dir, raw, among.start.min(all)..among.end.min(all), &mut |unit| {
         for entry in unit.entries() {
             let entry = entry?;
             if entry.names(look, hash, ino) {
@@ -444,7 +458,7 @@ fn truncate(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, used: u64, change: 
 
 /// Compaction moves an entry, but not out of its unit.
 pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, hit: Hit) -> Result<Hit> {
-    let unit = hit.spot.at / UNIT_SIZE as u64;
+    let unit = unit_of_spot(hit.spot);
     match find(look, dir, raw, name, unit..unit + 1)? {
         Some((_, hit)) => Ok(hit),
         None => {
@@ -456,7 +470,7 @@ pub(crate) fn again(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, h
 
 pub(crate) fn remove(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, name: Name<'_>, hit: Hit) -> Result<()> {
     let (block, offset) = split_spot(&txn.look, hit.spot);
-    let unit = hit.spot.at / UNIT_SIZE as u64;
+    let unit = unit_of_spot(hit.spot);
     let (position, words) = (hashed::position_of(hit.spot), entry_size(name.bytes.len()) / WORD);
     txn.volume().dir_hashes.change(dir, raw.generation.get(), |change| {
         let at = entry_block(&txn.look, dir, raw, block)?;

@@ -42,12 +42,14 @@
 use super::judge::Judge;
 use super::shadow::{Change, Shadow};
 use super::{Due, Soft, State};
+use crate::dir::OwnName;
 use crate::error::Result;
 use crate::order::facts::{self, Fact, Named};
 use crate::types::Time;
 use myriad_format::exchange::ExchangedName;
 use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{BlockKind, Ino};
+use myriad_format::{BlockKind, Geometry, Ino};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{U32, U64};
 
@@ -92,13 +94,28 @@ impl Soft {
     }
 
     /// There is one more. The caller is inside the gate.
-    pub fn is_to_note(&self) {
+    pub fn count_rename_to_note(&self) {
         self.to_note.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// A directory gets a name of its own, which lies there: kept from a rename on that leaves a name to be noted, until all names last. The caller is inside
+    /// the gate.
+    pub fn keep_home(&self, dir: Ino, name: OwnName, is_to_note: bool) {
+        let mut homes = self.homes.lock();
+        if is_to_note || homes.contains_key(&dir.0) {
+            homes.insert(dir.0, name);
+        }
+    }
+
+    /// Where the own name of a directory lies, if that was kept.
+    pub(super) fn home_of(&self, dir: Ino) -> Option<OwnName> {
+        self.homes.lock().get(&dir.0).copied()
+    }
+
     /// All names last. The gate is closed.
-    pub(super) fn has_noted_all(&self) {
+    pub(super) fn reset_renames_to_note(&self) {
         self.to_note.store(0, Ordering::Release);
+        self.homes.lock().clear();
     }
 
     /// How often a directory has got another parent, or two names have been exchanged. Asked before everything is made durable, and after: if it is the
@@ -229,6 +246,12 @@ fn note_of(
         of((block, at), Named { ino: old.ino, file_type: 0 }, (dir, hash))
     };
     Ok(Some([before, after]))
+}
+
+/// The blocks that change with what a round notes: those of the entries, and of the inodes that they are to name.
+pub(super) fn blocks_of(names: Option<&[ExchangedName; 2]>, geometry: &Geometry) -> BTreeSet<u64> {
+    let inode = |name: &ExchangedName| Some(geometry.locate(Ino(name.ino.get()))?.0.0);
+    names.into_iter().flatten().flat_map(|name| [Some(name.block.get()), inode(name)]).flatten().collect()
 }
 
 /// The two entries of the exchange that waits; `None` if there is none, or what is left of it is none.

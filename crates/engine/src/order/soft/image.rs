@@ -3,6 +3,7 @@
 use super::census::Unit;
 use super::shadow::Shadow;
 use super::words::Words;
+use crate::error::Error;
 use crate::order::facts;
 use myriad_format::BlockKind;
 use myriad_format::unit::UNIT_SIZE;
@@ -22,6 +23,8 @@ pub(super) struct Image {
     /// Units that no facts are known of differ as well.
     has_others: bool,
     pub units: Vec<Judged>,
+    /// Why some of its units stay as they last: something could not be read that says what of them may show.
+    pub unreadable: Option<Error>,
 }
 
 impl Image {
@@ -36,7 +39,8 @@ impl Image {
             let current = unit.try_into().expect("a unit");
             Judged { number, lasting: shadow.lasting_unit(number, unit), current, image: current }
         };
-        Self { kind: shadow.kind, is_new: shadow.is_new, has_others, units: units.map(judged).collect() }
+        let units = units.map(judged).collect();
+        Self { kind: shadow.kind, is_new: shadow.is_new, has_others, units, unreadable: None }
     }
 
     /// What of it is not so in the frame.

@@ -60,16 +60,20 @@ mod needs;
 mod pending;
 mod round;
 mod shadow;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub(crate) use ask::SETTLE_TRIES;
 pub(crate) use delays::{Delays, Due};
 pub(crate) use exchange::Exchanged;
+pub(crate) use needs::Wanted;
 pub(super) use round::Goal;
 
 use super::facts;
 use super::images::Images;
 use crate::cache::{Arena, Placed};
+use crate::dir::OwnName;
 use crate::edit::Before;
 use crate::locks::{Mutex, Rank};
 use crate::types::{Clock, MountOptions, Time};
@@ -140,12 +144,14 @@ pub(crate) struct Soft {
     /// Apart from the state, which rounds take out: it is read at any time.
     census: Mutex<{ Rank::Leaf as u8 }, Census>,
     /// Fsyncs that wait, by the order in which they came.
-    fsyncs: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, Ino>>,
+    fsyncs: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, Wanted>>,
     next_fsync: AtomicU64,
     /// How often the tree has changed its shape (`exchange`).
     shapes: AtomicU64,
     /// Renames since all names lasted that may leave one to be noted.
     to_note: AtomicU64,
+    /// Names of their own that directories have got since then, by directory (`exchange`).
+    homes: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, OwnName>>,
     /// File data that waits to be written, by block.
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
@@ -318,6 +324,7 @@ impl Soft {
             next_fsync: AtomicU64::new(0),
             shapes: AtomicU64::new(0),
             to_note: AtomicU64::new(0),
+            homes: Mutex::default(),
             data: Mutex::default(),
             inodes_waiting: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -414,14 +421,14 @@ impl Soft {
     }
 
     /// Somebody wants a file to last, which has been flushed.
-    pub fn wants(&self, file: Ino) -> u64 {
+    pub fn wants(&self, file: Wanted) -> u64 {
         let ticket = self.next_fsync.fetch_add(1, Ordering::Relaxed);
         self.fsyncs.lock().insert(ticket, file);
         ticket
     }
 
     /// What is wanted.
-    pub fn wanted(&self) -> BTreeMap<u64, Ino> {
+    pub fn wanted(&self) -> BTreeMap<u64, Wanted> {
         self.fsyncs.lock().clone()
     }
 
@@ -434,7 +441,7 @@ impl Soft {
     }
 
     /// Data of a file is to be written to these blocks.
-    pub(in crate::order) fn has_data(&self, ino: Ino, writes: &[Placed], as_of: AsOf<'_>) {
+    pub(in crate::order) fn add_data(&self, ino: Ino, writes: &[Placed], as_of: AsOf<'_>) {
         let since = as_of.time();
         let mut data = self.data.lock();
         for &Placed { block, .. } in writes {

@@ -14,12 +14,20 @@
 use super::State;
 use super::judge::Judge;
 use super::shadow::Shadow;
+use crate::dir::OwnName;
 use crate::error::Result;
 use crate::inode;
 use crate::order::facts::Named;
 use crate::planted::{Bug, planted};
 use myriad_format::{BlockKind, Ino};
 use std::collections::{BTreeSet, HashMap};
+
+/// A file that is to last, and where the thread that syncs it has found its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub file: Ino,
+    pub name: OwnName,
+}
 
 /// Blocks and files that files need.
 pub(super) struct Needs {
@@ -93,10 +101,10 @@ impl Index {
 
 impl Needs {
     /// `None`: nobody can say by which name one of them is reached, for it has several; or it is no file. A file with one name has the name that its
-    /// identity says: the fsync looks before the rounds (`Volume::commit_needed_by`), and the last round looks again (`have_own_names`).
-    pub fn of(judge: &Judge<'_>, state: &State, files: &[Ino]) -> Result<Option<Self>> {
-        for file in files {
-            let raw = judge.raw(*file)?;
+    /// identity says: the fsync looks before the rounds (`Volume::commit_needed_by`), and the last round looks again (`have_their_names`).
+    pub fn of(judge: &Judge<'_>, state: &State, files: &[Wanted]) -> Result<Option<Self>> {
+        for wanted in files {
+            let raw = judge.raw(wanted.file)?;
             if !inode::is_file(&raw) || raw.nlink.get() != 1 {
                 return Ok(None);
             }
@@ -104,7 +112,7 @@ impl Needs {
         let index = Index::new(state);
         let mut needs =
             Self { blocks: index.shared.iter().copied().collect(), inodes: BTreeSet::new(), is_there: true };
-        let mut queue = files.to_vec();
+        let mut queue: Vec<Ino> = files.iter().map(|wanted| wanted.file).collect();
         while let Some(ino) = queue.pop() {
             if !needs.inodes.insert(ino.0) {
                 continue;
@@ -137,7 +145,7 @@ impl Needs {
                 queue.push(parent);
             }
         }
-        for file in files {
+        for Wanted { file, .. } in files {
             needs.is_there &= judge.lasts(*file)? && of_file_last(state, *file);
         }
         Ok(Some(needs))

@@ -14,11 +14,17 @@
 //!
 //! A block of which something is still undone is put off if all that is new of it are values, such as times and sizes: the round that shows the
 //! rest writes them as well. If nothing else is to be written, it is written all the same, for something may wait for them.
+//!
+//! Judging a change may need a block that nobody has changed. For example, a new name of a file shows only if the directories above it last, and the inode of one
+//! of them may lie in a bad sector. The unit with the name then stays as it lasts, which a round may do with any unit. All else is written, and a commit ends with
+//! the error once nothing more can be; the volume goes on. An fsync succeeds if its file does not need that block. In order `sync` every operation needs all
+//! that was done before it: there the volume is shut down.
 
 use super::census::{Kind, Tally};
 use super::delays::Along;
+use super::image::Image;
 use super::judge::{Judge, inodes_of};
-use super::needs::Needs;
+use super::needs::{Needs, Wanted};
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
 use super::{Due, Freed, Round, Soft, State, exchange};
@@ -27,12 +33,12 @@ use crate::counters::Count;
 use crate::dir;
 use crate::error::{Error, Result};
 use crate::inode;
-use crate::order::Txn;
 use crate::order::checkpoint::{close_epoch, write_images};
 use crate::order::checkpointer::Checkpointer;
 use crate::order::epoch::{ClosedEpoch, join_neighbours};
 use crate::order::facts;
 use crate::order::images::Images;
+use crate::order::{Look, Txn};
 use crate::planted::{Bug, planted};
 use crate::volume::{Volume, log_open_error};
 use myriad_format::exchange::ExchangedName;
@@ -40,7 +46,7 @@ use myriad_format::superblock::Superblock;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Ino};
 use myriad_log::LogError;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// What rounds are made for.
@@ -49,7 +55,7 @@ pub(in crate::order) enum Goal<'a> {
     /// Everything lasts.
     All,
     /// These files last, and are reached from the root by what lasts (`needs`).
-    Files(&'a [Ino]),
+    Files(&'a [Wanted]),
     /// What has waited long enough is written, as far as it may show.
     Due(Due),
     /// All lasts that operations of order `sync` promise when they return: everything but hints.
@@ -68,9 +74,28 @@ const COPIED_MAX: usize = 4 << 20;
 /// Rounds of a commit that let others change things in between.
 const OPEN_ROUNDS: usize = 8;
 
+/// A round that has begun, and what is known of it behind the closed gate.
+struct Begun {
+    round: Round,
+    /// The epoch that it closed.
+    epoch: u64,
+    /// All lasts already that it is made for.
+    is_clean: bool,
+    /// What could not be read, and was needed to judge what the round leaves out.
+    unreadable: Option<Error>,
+}
+
+impl Begun {
+    /// Whether it has nothing to write.
+    fn is_empty(&self) -> bool {
+        self.round.blocks.is_empty() && self.round.data.is_empty()
+    }
+}
+
 impl Checkpointer {
-    /// Makes rounds until its goal is reached. An fsync may have to make everything durable: then `goal` says so afterwards.
-    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, goal: &mut Goal<'_>) -> Result<()> {
+    /// Makes rounds until its goal is reached. An fsync may have to make everything durable: then `goal` says so afterwards. If something cannot be read
+    /// that says whether a change may show, the change stays undone, and the result is that error, once all else lasts.
+    pub(in crate::order) fn run_soft(&mut self, volume: &Volume, goal: &mut Goal<'_>) -> Result<Option<Error>> {
         volume.counters.bump(Count::checkpoints);
         if self.round.is_some() {
             self.finish_round(volume, false)?;
@@ -85,71 +110,88 @@ impl Checkpointer {
             let is_open = held.is_none();
             let has_given = is_open && self.give_back(volume)?;
             let closed = held.take().unwrap_or_else(|| volume.cache.gate.close());
-            let epoch = close_epoch(volume, &closed, self.released.len(), &mut self.orphan_list)?;
-            let durable = epoch.number + 1;
-            // From here on they may become anything.
-            self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
-            let (round, is_clean) = begin_round(volume, &closed, epoch, is_forced, *goal)?;
-            let is_empty = round.blocks.is_empty() && round.data.is_empty();
-            // What was freed is given back as well, unless others keep this from its end.
-            let is_given = *goal != Goal::All || !is_open || volume.soft.as_ref().is_none_or(Soft::is_clean);
-            // Before they were begun somebody looked; others may have taken the name away since, after giving the file another one.
-            let is_found = match *goal {
-                Goal::Files(files) if is_empty && is_clean => have_own_names(volume, &closed, files),
-                _ => true,
-            };
-            if is_empty && is_clean && is_given && is_found {
-                if *goal == Goal::All && volume.soft.as_ref().is_some_and(Soft::is_clean) {
-                    self.begin_wanted(volume, &closed);
-                }
-                if !goal.is_partial() {
-                    volume.soft().has_noted_all();
-                }
-                drop(closed);
-                match goal {
-                    Goal::Returned | Goal::Due(_) if round.has_unflushed => {
-                        volume.data_unflushed.store(true, Ordering::Release)
-                    }
-                    Goal::All | Goal::Files(_) if round.has_unflushed || rounds == 0 => volume.device_flush()?,
-                    _ => {}
-                }
-                match goal {
-                    Goal::All => (self.durable, self.returned) = (durable, durable),
-                    Goal::Returned => self.returned = durable,
-                    Goal::Files(_) | Goal::Due(_) => {}
-                }
-                if *goal == Goal::All && !is_open {
-                    // Whoever commits for want of space finds what was freed.
-                    self.give_back(volume)?;
-                }
-                return Ok(());
+            let mut begun = self.begin(volume, &closed, is_forced, *goal)?;
+            let is_empty = begun.is_empty();
+            if is_empty && begun.is_clean && is_reached(volume, &closed, is_open, *goal) {
+                return self.end_rounds(volume, closed, begun, *goal, rounds, is_open).map(|()| None);
             }
             if let (true, Goal::Files(files)) = (is_empty, *goal) {
                 // They wait for more than was looked for.
-                volume.data_unflushed.fetch_or(round.has_unflushed, Ordering::AcqRel);
+                volume.data_unflushed.fetch_or(begun.round.has_unflushed, Ordering::AcqRel);
                 volume.counters.add(Count::soft_fsyncs_of_all, files.len() as u64);
                 (*goal, rounds) = (Goal::All, 0);
                 continue;
             }
-            if is_forced && is_empty && !is_clean {
+            // What is undone waits for something that a round writes, unless two rounds in turn find nothing to write.
+            let is_stuck = is_empty && !begun.is_clean && (is_forced || was_empty && !has_given);
+            if let (true, Some(error)) = (is_stuck, begun.unreadable.take()) {
+                volume.data_unflushed.fetch_or(begun.round.has_unflushed, Ordering::AcqRel);
+                return Ok(Some(error));
+            }
+            if is_stuck && is_forced {
                 // Nothing that this program does brings it here; what a damaged volume says of itself may.
                 let source = std::io::Error::other("changes wait for each other; run fsck");
                 return Err(Error::host("order of writes", source));
             }
-            // What is undone waits for something that a round writes. Only threads that meet between `holds_another` and their change can
-            // make two entries wait for each other: then names may go before others last, as in FFS.
-            is_forced = is_empty && !is_clean && was_empty && !has_given;
+            // Only threads that meet between `holds_another` and their change can make two entries wait for each other: then names may go before others last,
+            // as in FFS.
+            is_forced = is_stuck;
             volume.counters.add(Count::soft_forced, u64::from(is_forced));
             was_empty = is_empty;
             rounds += 1;
-            let stays_closed = rounds >= OPEN_ROUNDS || round.exchange.is_some();
-            self.round = Some(round);
+            let stays_closed = rounds >= OPEN_ROUNDS || begun.round.exchange.is_some();
+            self.round = Some(begun.round);
             held = stays_closed.then_some(closed);
             self.finish_round(volume, stays_closed)?;
             if planted(Bug::SyncOneRound) && *goal == Goal::Returned {
-                return Ok(());
+                return Ok(None);
             }
         }
+    }
+
+    /// Closes the open epoch, and makes the images of a round.
+    fn begin(&mut self, volume: &Volume, closed: &Closed<'_>, is_forced: bool, goal: Goal<'_>) -> Result<Begun> {
+        let epoch = close_epoch(volume, closed, self.released.len(), &mut self.orphan_list)?;
+        // From here on they may become anything.
+        self.keep(volume, epoch.freed.forgotten.blocks().iter().map(|block| block.0));
+        begin_round(volume, closed, epoch, is_forced, goal)
+    }
+
+    /// The goal is reached: opens the gate, flushes what the goal promises, and notes which epochs are durable.
+    fn end_rounds(
+        &mut self,
+        volume: &Volume,
+        closed: Closed<'_>,
+        begun: Begun,
+        goal: Goal<'_>,
+        rounds: usize,
+        is_open: bool,
+    ) -> Result<()> {
+        let soft = volume.soft();
+        if goal == Goal::All && soft.is_clean() {
+            self.begin_wanted(volume, &closed);
+        }
+        if !goal.is_partial() {
+            soft.reset_renames_to_note();
+        }
+        drop(closed);
+        let has_unflushed = begun.round.has_unflushed;
+        match goal {
+            Goal::Returned | Goal::Due(_) if has_unflushed => volume.data_unflushed.store(true, Ordering::Release),
+            Goal::All | Goal::Files(_) if has_unflushed || rounds == 0 => volume.device_flush()?,
+            _ => {}
+        }
+        let durable = begun.epoch + 1;
+        match goal {
+            Goal::All => (self.durable, self.returned) = (durable, durable),
+            Goal::Returned => self.returned = durable,
+            Goal::Files(_) | Goal::Due(_) => {}
+        }
+        if goal == Goal::All && !is_open {
+            // Whoever commits for want of space finds what was freed.
+            self.give_back(volume)?;
+        }
+        Ok(())
     }
 
     /// Writes a round, and notes that it lasts.
@@ -281,11 +323,9 @@ impl Round {
         Ok(!self.images.blocks.is_empty())
     }
 
-    /// Makes the images of the blocks that the exchange changes: those of the two entries, and of the directories that they are to name.
+    /// Makes the images of the blocks that the exchange changes.
     fn keep_exchange(&mut self, volume: &Volume) -> Result<()> {
-        let names = self.exchange.iter().flatten();
-        let inode = |name: &ExchangedName| Some(volume.geometry.locate(Ino(name.ino.get()))?.0.0);
-        let blocks: BTreeSet<u64> = names.flat_map(|name| [Some(name.block.get()), inode(name)]).flatten().collect();
+        let blocks = exchange::blocks_of(self.exchange.as_ref(), &volume.geometry);
         blocks.into_iter().try_for_each(|block| push_image(volume, &mut self.kept, block))
     }
 }
@@ -306,14 +346,14 @@ fn push_image(volume: &Volume, images: &mut Images, block: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the images of a round, and says whether all that it is made for lasts already. The gate is closed.
+/// Makes the images of a round. The gate is closed.
 fn begin_round(
     volume: &Volume,
     closed: &Closed<'_>,
     epoch: ClosedEpoch,
     is_forced: bool,
     goal: Goal<'_>,
-) -> Result<(Round, bool)> {
+) -> Result<Begun> {
     settle_frames(volume, &epoch.dirty);
     let soft = volume.soft();
     let mut state = std::mem::take(&mut *soft.state.lock());
@@ -329,8 +369,7 @@ fn begin_round(
     let data = waiting_data(soft, &epoch.ordered, goal);
     let txn = Txn::behind(volume, closed);
     let mut judged = Judged { is_exchange_left: true, ..Judged::default() };
-    let result = Judge::new(&txn.look, &state, &data, is_forced)
-        .and_then(|judge| judge_blocks(volume, &state, judge, goal, &mut judged));
+    let result = judge_round(&txn.look, &state, &data, is_forced, goal).map(|all| judged = all);
     let result: Result<()> = txn.finish(result);
     let ordered = match goal {
         Goal::Files(_) | Goal::Due(_) => take_needed(volume, soft, epoch.ordered, goal, judged.needs.as_ref()),
@@ -367,7 +406,7 @@ fn begin_round(
         Goal::Files(_) => state.has_due_note,
         Goal::All | Goal::Returned => false,
     };
-    let needs = judged.needs.take();
+    let (needs, unreadable) = (judged.needs.take(), judged.unreadable.take());
     if result.is_ok() {
         round.blocks = mark_sent(&mut state, judged);
     }
@@ -385,16 +424,29 @@ fn begin_round(
     if result.is_ok() && !round.is_partial {
         soft.census.lock().found(&round.tally.found);
     }
-    result.map(|()| (round, is_clean))
+    result.map(|()| Begun { round, epoch: epoch.number, is_clean, unreadable })
 }
 
-/// Whether files have the names that their identities say, by which rounds have judged that they are reached. A file that had several may have lost that
-/// one; nothing says then which it has. What cannot be read says nothing either. The gate is closed, and the state in its place.
-fn have_own_names(volume: &Volume, closed: &Closed<'_>, files: &[Ino]) -> bool {
+/// Whether rounds whose files and blocks last have reached their goal, too. The gate is closed.
+fn is_reached(volume: &Volume, closed: &Closed<'_>, is_open: bool, goal: Goal<'_>) -> bool {
+    match goal {
+        // What was freed is given back as well, unless others keep this from its end.
+        Goal::All => !is_open || volume.soft().is_clean(),
+        // Before they were begun somebody looked; others may have taken the name away since, after giving the file another one.
+        Goal::Files(files) => have_their_names(volume, closed, files),
+        Goal::Due(_) | Goal::Returned => true,
+    }
+}
+
+/// Whether files have the names that their identities say, by which rounds have judged that they are reached, and where whoever wanted them looked. A file
+/// that had several may have lost that one; nothing says then which it has. What cannot be read says nothing either. Each look is at one unit of a
+/// directory, whatever the directory has: all operations wait for it. The gate is closed, and the state in its place.
+fn have_their_names(volume: &Volume, closed: &Closed<'_>, files: &[Wanted]) -> bool {
     let txn = Txn::behind(volume, closed);
-    let has_own = |&file: &Ino| dir::has_own_name(&txn.look, file, &inode::read(&txn.look, file)?);
-    let have_own = files.iter().all(|file| has_own(file).unwrap_or(false));
-    txn.finish(Ok(())).is_ok() && have_own
+    let place =
+        |wanted: &Wanted| dir::place_of(&txn.look, wanted.file, &inode::read(&txn.look, wanted.file)?, wanted.name);
+    let have_all = files.iter().all(|wanted| place(wanted).is_ok_and(|place| place.is_some()));
+    txn.finish(Ok(())).is_ok() && have_all
 }
 
 /// Takes the frames of a closed epoch off its lists: their next change belongs to another epoch.
@@ -427,9 +479,58 @@ struct Judged {
     is_exchange_left: bool,
     /// A name was left out because it is to be noted.
     has_unnoted: bool,
+    /// The first error of those that kept something from being judged.
+    unreadable: Option<Error>,
+    /// One of them befell a block of what is noted.
+    cuts_note: bool,
 }
 
-/// Judges all blocks that the round is made for. After an error, what was judged before it stays in `judged`.
+impl Judged {
+    /// Keeps the error if something cannot be read: what waits for that is left out, and the round goes on. Other errors end it.
+    fn spare<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error @ (Error::Io(_) | Error::Corrupt(_))) => {
+                self.unreadable.get_or_insert(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Judges all blocks that the round is made for. If a block of what is to be noted cannot be judged, nothing is noted: with a note all of its blocks are written.
+fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: bool, goal: Goal<'_>) -> Result<Judged> {
+    let mut judge = Judge::new(look, state, data, is_forced)?;
+    let is_exchange_left = exchange::waiting(state, &judge).is_some();
+    let mut judged = Judged { is_exchange_left, ..Judged::default() };
+    if !goal.is_partial() {
+        find_note(state, &judge, &mut judged)?;
+    }
+    if let Some(names) = judged.exchange {
+        judge.exchange(names);
+        judge_blocks(look.volume, state, judge, goal, &mut judged)?;
+        if !judged.cuts_note {
+            return Ok(judged);
+        }
+        judge = Judge::new(look, state, data, is_forced)?;
+        judged = Judged { is_exchange_left, ..Judged::default() };
+    }
+    judge_blocks(look.volume, state, judge, goal, &mut judged)?;
+    Ok(judged)
+}
+
+/// What a round of everything notes: the exchange that waits, or a name that a directory takes or leaves.
+fn find_note(state: &State, judge: &Judge<'_>, judged: &mut Judged) -> Result<()> {
+    judged.exchange = judged.spare(exchange::ready(state, judge))?.flatten();
+    judged.ends_exchange = judged.exchange.is_some();
+    if judged.exchange.is_none() {
+        judged.exchange = judged.spare(exchange::taken(state, judge))?.flatten();
+    }
+    Ok(())
+}
+
+/// Judges the blocks that the round is made for, given what it notes.
 fn judge_blocks(
     volume: &Volume,
     state: &State,
@@ -437,24 +538,13 @@ fn judge_blocks(
     goal: Goal<'_>,
     judged: &mut Judged,
 ) -> Result<()> {
-    let soft = volume.soft.as_ref().expect("order softdep");
     let along = match goal {
         Goal::Due(due) => Along::with(due, state, &volume.geometry),
         _ => Along::default(),
     };
-    judged.is_exchange_left = exchange::waiting(state, &judge).is_some();
-    if !goal.is_partial() {
-        judged.exchange = exchange::ready(state, &judge)?;
-        judged.ends_exchange = judged.exchange.is_some();
-        if judged.exchange.is_none() {
-            judged.exchange = exchange::taken(state, &judge)?;
-        }
-    }
-    if let Some(names) = judged.exchange {
-        judge.exchange(names);
-    }
+    let noted = exchange::blocks_of(judged.exchange.as_ref(), &volume.geometry);
     if let Goal::Files(files) = goal {
-        judged.needs = Needs::of(&judge, state, files)?;
+        judged.needs = judged.spare(Needs::of(&judge, state, files))?.flatten();
     }
     for (&block, shadow) in &state.shadows {
         let is_needed = match goal {
@@ -472,23 +562,37 @@ fn judge_blocks(
             }
             continue;
         }
-        let image = judge.image(block, shadow)?;
-        soft.compared.fetch_add(image.units.len() as u64, Ordering::Relaxed);
-        judged.tally.add(shadow.kind, shadow.is_new, image.counted());
-        let is_whole = image.is_whole();
-        if is_whole {
-            judged.whole.push(block);
+        let mut image = judge.image(block, shadow);
+        let has_all = image.as_ref().is_ok_and(|image| image.unreadable.is_none());
+        judged.cuts_note |= !has_all && noted.contains(&block);
+        if let Ok(image) = &mut image {
+            judged.spare(image.unreadable.take().map_or(Ok(()), Err))?;
         }
-        if !image.differs() || matches!(goal, Goal::Due(_)) && image.has_only_remains() {
-            // The next image that has more of it to write takes its remains along.
-            continue;
+        if let Some(image) = judged.spare(image)? {
+            judged.add(volume.soft(), block, shadow, &image, goal);
         }
-        let can_wait = !matches!(goal, Goal::Files(_)) && image.has_only_values() && !is_whole;
-        let list = if can_wait { &mut judged.put_off } else { &mut judged.images };
-        list.push((block, Box::new(image.words())));
     }
     judged.has_unnoted = judge.has_unnoted;
     Ok(())
+}
+
+impl Judged {
+    /// Adds the image of a block.
+    fn add(&mut self, soft: &Soft, block: u64, shadow: &Shadow, image: &Image, goal: Goal<'_>) {
+        soft.compared.fetch_add(image.units.len() as u64, Ordering::Relaxed);
+        self.tally.add(shadow.kind, shadow.is_new, image.counted());
+        let is_whole = image.is_whole();
+        if is_whole {
+            self.whole.push(block);
+        }
+        if !image.differs() || matches!(goal, Goal::Due(_)) && image.has_only_remains() {
+            // The next image that has more of it to write takes its remains along.
+            return;
+        }
+        let can_wait = !matches!(goal, Goal::Files(_)) && image.has_only_values() && !is_whole;
+        let list = if can_wait { &mut self.put_off } else { &mut self.images };
+        list.push((block, Box::new(image.words())));
+    }
 }
 
 /// Notes in the shadows that their images are on their way; the blocks that have one.
@@ -658,6 +762,13 @@ mod tests {
         testing::open(device)
     }
 
+    /// What a thread that syncs a file asks for, having looked for its name.
+    fn wanted(volume: &Volume, file: Ino) -> Wanted {
+        let look = volume.look();
+        let name = dir::own_name(&look, file, &inode::read(&look, file).unwrap()).unwrap().expect("it has the name");
+        Wanted { file, name }
+    }
+
     /// Data was written over in memory while a round wrote it. The end of the round took the newer data for written as well, and no visit found it due.
     #[test]
     fn data_that_is_ordered_while_a_round_is_written_waits() {
@@ -673,7 +784,7 @@ mod tests {
         let mut checkpointer = volume.checkpointer.lock();
         let closed = volume.cache.gate.close();
         let epoch = close_epoch(&volume, &closed, 0, &mut checkpointer.orphan_list).unwrap();
-        checkpointer.round = Some(begin_round(&volume, &closed, epoch, false, Goal::All).unwrap().0);
+        checkpointer.round = Some(begin_round(&volume, &closed, epoch, false, Goal::All).unwrap().round);
         drop(closed);
         std::thread::scope(|scope| drop(scope.spawn(|| write(b"newer"))));
         checkpointer.finish_round(&volume, false).unwrap();
@@ -693,9 +804,10 @@ mod tests {
         let file = testing::new_file(&volume, b"f");
         let new = NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() };
         let dir = ops.make(root, b"d", &new).unwrap().node();
+        let wanted = wanted(&volume, file.ino);
         ops.link(file.node(), dir, b"f", LinkRules::default()).unwrap();
         ops.unlink(root, b"f").unwrap();
-        volume.checkpointer.lock().run_for(&volume, &[file.ino]).unwrap();
+        volume.checkpointer.lock().run_for(&volume, &[wanted]).unwrap();
         assert!(volume.counters.snapshot().contains(&("soft_fsyncs_of_all", 1)));
         assert!(volume.soft().is_clean());
     }

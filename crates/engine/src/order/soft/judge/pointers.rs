@@ -1,0 +1,77 @@
+//! Pointers: `allocdirect` in an inode, `allocindir` in a block of pointers, whose safe copy (`indirdep`) is its shadow.
+//!
+//! Invariants
+//!   1. A pointer shows only if each block of what it leads to lasts as taken, and what is in that block lasts, unless the pointer says that it is unwritten.
+//!   2. In a block of pointers a pointer of a directory ends only once the directory's size, as it lasts, does not cover it.
+
+use super::Judge;
+use crate::error::Result;
+use crate::order::facts::{self, Fact};
+use crate::order::soft::shadow::Shadow;
+use crate::planted::{Bug, planted};
+use myriad_format::pointers::Pointer;
+use myriad_format::unit::UNIT_SIZE;
+use myriad_format::{FsBlock, Ino};
+
+impl Judge<'_> {
+    pub(super) fn judge_pointers(
+        &self,
+        owner: Ino,
+        found: &[Fact],
+        unit: &mut [u8],
+        lasting: Option<&[u8]>,
+    ) -> Result<()> {
+        let (was, is) = self.inodes(owner)?;
+        // What a directory's size covers must be mapped.
+        let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
+        let is_edge_open = self.is_edge_open(&was, &is)?;
+        for fact in found {
+            let Fact::Pointer { new, .. } = *fact else { continue };
+            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new) };
+            if !may {
+                facts::undo(unit, lasting, fact);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what a pointer leads to lasts.
+    pub(super) fn is_pointer_safe(&self, word: u64) -> bool {
+        let (start, length) = Pointer::run_of(word, &self.geometry);
+        (0..length).all(|index| self.is_block_safe(start.0 + u64::from(index), Pointer::is_unwritten(word, index)))
+    }
+
+    /// Whether one block of what a pointer leads to lasts.
+    fn is_block_safe(&self, block: u64, is_unwritten: bool) -> bool {
+        let is_written = is_unwritten
+            || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
+                && self.state.shadows.get(&block).is_none_or(|shadow| !shadow.is_new || planted(Bug::SoftBlockLate));
+        is_written && self.is_block_taken(FsBlock(block))
+    }
+
+    /// Whether a block of pointers, as it lasts, leads to a block that is not there any more.
+    pub(super) fn leads_to_old(&self, shadow: &Shadow) -> bool {
+        if shadow.is_new {
+            return false;
+        }
+        let frame = self.frame(shadow);
+        let mut leads = false;
+        for number in shadow.lasting.units() {
+            let unit = &frame[number * UNIT_SIZE..][..UNIT_SIZE];
+            let lasting = shadow.lasting.unit(number, unit);
+            facts::between(shadow.kind, Some(&lasting), unit, &mut |fact| {
+                leads |= matches!(fact, Fact::Pointer { old, new, .. } if self.gives_up(old, new));
+            });
+        }
+        leads
+    }
+
+    /// Whether a pointer led to content that it does not lead to any more.
+    fn gives_up(&self, old: u64, new: u64) -> bool {
+        let ((start, length), (start_now, length_now)) =
+            (Pointer::run_of(old, &self.geometry), Pointer::run_of(new, &self.geometry));
+        let is_kept =
+            |index| new != 0 && start == start_now && index < length_now && !Pointer::is_unwritten(new, index);
+        old != 0 && (0..length).any(|index| !Pointer::is_unwritten(old, index) && !is_kept(index))
+    }
+}

@@ -1,0 +1,253 @@
+//! What rounds read behind the closed gate: how much, and what becomes of them if it cannot be read.
+
+use super::*;
+use crate::cache::Sweep;
+use crate::error::Error;
+use crate::ops::{NewFile, Ops};
+use crate::types::{Cred, DirHash, LinkRules, MkfsOptions, Node, Order, RenameMode};
+use crate::volume::{Volume, testing};
+use crate::{dir, file, inode, namei};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_format::choices::Profile;
+use myriad_format::inode::{S_IFDIR, S_IFREG};
+use myriad_format::pointers::BLOCK;
+use myriad_format::table::{DIRECT, INODE_SIZE};
+use std::sync::Arc;
+
+fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
+    let choices = Profile::parse("ffs").unwrap().choices;
+    let options = MkfsOptions { choices, block_size, order: Order::Soft, ..MkfsOptions::default() };
+    crate::mkfs::format(device, None, &options).unwrap();
+}
+
+/// Does something as root.
+fn with<R>(volume: &Volume, f: impl FnOnce(&Ops<'_>, Node) -> R) -> R {
+    let cred = Cred::root();
+    let ops = Ops { volume, cred: &cred, caller: &cred };
+    let root = namei::root(&volume.look()).unwrap();
+    f(&ops, root)
+}
+
+fn make(volume: &Volume, dir: Node, name: &str, mode: u16) -> Node {
+    let new = NewFile { mode, ..NewFile::default() };
+    with(volume, |ops, _| ops.make(dir, name.as_bytes(), &new).unwrap().node())
+}
+
+fn mkdir(volume: &Volume, dir: Node, name: &str) -> Node {
+    make(volume, dir, name, S_IFDIR | 0o755)
+}
+
+fn root(volume: &Volume) -> Node {
+    with(volume, |_, root| root)
+}
+
+/// What a thread that syncs a file asks for, having looked for its name.
+fn wanted(volume: &Volume, file: Node) -> Wanted {
+    let (look, file) = (volume.look(), Ino(file.ino));
+    let name = dir::own_name(&look, file, &inode::read(&look, file).unwrap()).unwrap().expect("it has the name");
+    Wanted { file, name }
+}
+
+fn count(volume: &Volume, name: &str) -> u64 {
+    volume.counters.snapshot().into_iter().find(|(other, _)| *other == name).unwrap().1
+}
+
+/// A volume with a directory of so many names, opened without hashes in memory; and that directory.
+fn large_directory(names: usize) -> (Volume, Node) {
+    let device = Arc::new(MemoryDevice::new(8 << 20));
+    format(device.clone(), 512);
+    let volume = testing::open(device.clone());
+    let dir = mkdir(&volume, root(&volume), "dir");
+    for i in 0..names {
+        make(&volume, dir, &format!("a name of some length, as many have that people give {i}"), S_IFREG | 0o644);
+    }
+    volume.commit_now().unwrap();
+    drop(volume);
+    let dirhash = DirHash { is_on: Some(false), ..DirHash::default() };
+    (testing::open_as(device, MountOptions { dirhash, cache_size: 8 << 20, ..MountOptions::default() }), dir)
+}
+
+/// Names of a large directory, as far as a test can have one: its blocks, of a unit each, need no block of pointers.
+const MANY: usize = 50;
+/// A search through it looks at more blocks.
+const MANY_BLOCKS: u64 = 6;
+/// A name for which only the end of such a directory has room.
+const LAST: &str = "a name that is so long that it finds no room between the others, which are shorter";
+
+/// After an fsync had looked for its file's name, its last round looked for it once more, through all of the directory and behind the closed gate.
+#[test]
+fn rounds_for_a_file_look_at_one_unit_of_its_directory() {
+    let looked_at = |names| {
+        let (volume, dir) = large_directory(names);
+        let counts = || (count(&volume, "dir_scans"), count(&volume, "blocks_touched"));
+        let file = make(&volume, dir, LAST, S_IFREG | 0o644);
+        let at_first = counts();
+        let wanted = wanted(&volume, file);
+        let before = counts();
+        assert!(before.0 == at_first.0 + 1 && (names < MANY || before.1 > at_first.1 + MANY_BLOCKS), "the first look");
+        volume.checkpointer.lock().run_for(&volume, &[wanted]).unwrap();
+        let after = counts();
+        assert_eq!((after.0 - before.0, count(&volume, "soft_fsyncs_of_all")), (0, 0));
+        after.1 - before.1
+    };
+    let (few, many) = (looked_at(10), looked_at(MANY));
+    assert!(many < few + MANY_BLOCKS / 2, "{few} blocks of a small directory, {many} of a large one");
+}
+
+/// The note of a name that a directory left to a whiteout has the directory's other name as well, which was searched for through all of its parent, behind
+/// the closed gate.
+#[test]
+fn a_name_that_is_noted_is_not_searched_for() {
+    let looked_at = |names, is_kept: bool| {
+        let (volume, parent) = large_directory(names);
+        mkdir(&volume, parent, "old");
+        volume.commit_now().unwrap();
+        with(&volume, |ops, _| {
+            ops.rename((parent, b"old"), (parent, LAST.as_bytes()), RenameMode::Whiteout, (false, false)).unwrap();
+        });
+        assert_eq!(volume.soft().to_note(), 1);
+        if !is_kept {
+            volume.soft().homes.lock().clear();
+        }
+        let before = count(&volume, "blocks_touched");
+        volume.commit_now().unwrap();
+        assert!(volume.soft().is_clean() && count(&volume, "soft_forced") == 0);
+        count(&volume, "blocks_touched") - before
+    };
+    let (few, many) = (looked_at(10, true), looked_at(MANY, true));
+    assert!(many < few + MANY_BLOCKS / 2, "{few} blocks with a small directory, {many} with a large one");
+    let searched = looked_at(MANY, false);
+    assert!(searched > many + MANY_BLOCKS, "{searched} blocks with a search, {many} without");
+}
+
+/// A volume on a device whose reads can be made to fail, with directory `c` three levels deep, of whose parent nothing is in the cache; and `c`.
+fn deep_directory() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
+    let memory = Arc::new(MemoryDevice::new(16 << 20));
+    format(memory.clone(), 512);
+    let device = Arc::new(FaultDevice::new(memory));
+    let volume = testing::open(device.clone());
+    let a = mkdir(&volume, root(&volume), "a");
+    let b = mkdir(&volume, a, "b");
+    for i in 0..4 {
+        make(&volume, b, &format!("file {i}"), S_IFREG | 0o644);
+    }
+    let c = mkdir(&volume, b, "c");
+    volume.commit_now().unwrap();
+    drop(volume);
+    let volume = testing::open(device.clone());
+    let block = |node: Node| volume.geometry.locate(Ino(node.ino)).unwrap().0;
+    assert!(block(b) != block(c) && block(a) != block(b), "inodes in blocks of their own");
+    (device, volume, c)
+}
+
+/// What is in the root directory of what the device has.
+fn has_lasting(device: &FaultDevice<Arc<MemoryDevice>>, name: &str) -> bool {
+    let volume = testing::open(Arc::new(device.inner().clone_image()));
+    with(&volume, |ops, root| ops.lookup(root, name.as_bytes()).is_ok())
+}
+
+const EIO: i32 = 5;
+
+/// A new name may show only in a directory that is reached by what lasts. The inode of one above it could not be read: that shut the volume down, at each
+/// sync of anything.
+#[test]
+fn what_cannot_be_judged_waits_and_all_else_lasts() {
+    let (device, volume, c) = deep_directory();
+    let file = testing::new_file(&volume, b"file");
+    volume.commit_now().unwrap();
+    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    let other = testing::new_file(&volume, b"other");
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    for _ in 0..3 {
+        assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    }
+    assert!(volume.check_running().is_ok() && count(&volume, "soft_forced") == 0);
+    assert!(has_lasting(&device, "other") && !volume.soft().is_clean());
+    // An fsync that does not need it.
+    device.clear();
+    let synced = testing::new_file(&volume, b"synced");
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    volume.commit_file(synced.ino).unwrap();
+    assert!(has_lasting(&device, "synced"));
+    volume.commit_file(other.ino).unwrap();
+    device.clear();
+    volume.commit_now().unwrap();
+    assert!(volume.soft().is_clean());
+    let after = testing::open(Arc::new(device.inner().clone_image()));
+    assert!(with(&after, |ops, _| ops.lookup(c, b"link")).is_ok());
+}
+
+/// The thread that gets the checkpointer syncs for others as well. One whose file's directories cannot be read is no reason for its own fsync to fail.
+#[test]
+fn an_fsync_does_not_fail_for_what_another_one_needs() {
+    let (device, volume, c) = deep_directory();
+    let file = testing::new_file(&volume, b"file");
+    volume.commit_now().unwrap();
+    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    let needing = make(&volume, c, "needing", S_IFREG | 0o644);
+    volume.soft().wants(wanted(&volume, needing));
+    let synced = testing::new_file(&volume, b"synced");
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    volume.commit_file(synced.ino).unwrap();
+    assert!(has_lasting(&device, "synced"));
+    assert_eq!(volume.soft().wanted().len(), 1, "the other one waits still");
+    assert!(matches!(volume.commit_file(Ino(needing.ino)), Err(Error::Io(_))));
+    assert!(volume.check_running().is_ok());
+}
+
+/// Two directories exchange their names. The unit with the inode of one of them cannot be judged, for the sake of the inode beside it, and is not written:
+/// nor may the names be, or the note taken away, else one of the names would be that of a directory which says that it has the other one.
+#[test]
+fn no_exchange_is_noted_of_which_a_part_cannot_be_judged() {
+    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(16 << 20))));
+    format(device.clone(), 4096);
+    let volume = testing::open(device.clone());
+    // A directory, and a file whose inode lies in the unit of that of the directory.
+    let place = |node: Node| volume.geometry.locate(Ino(node.ino)).unwrap();
+    let unit = |node: Node| (place(node).0, place(node).1 / 4);
+    let q = mkdir(&volume, root(&volume), "q");
+    let pairs = (0..8).map(|i| {
+        let dir = mkdir(&volume, root(&volume), &format!("p{i}"));
+        let file = make(&volume, dir, "file", S_IFREG | 0o644);
+        make(&volume, dir, "another", S_IFREG | 0o644);
+        (format!("p{i}"), dir, file)
+    });
+    let (name, p, node) = pairs.into_iter().find(|(_, dir, file)| unit(*dir) == unit(*file)).expect("such a pair");
+    let file = volume.files.open(Ino(node.ino), node.generation);
+    // Its end lies behind a block of pointers.
+    let end = (DIRECT as u64 + 2) * 4096;
+    file::write(&volume, &Cred::root(), &file, &vec![1; end as usize - 100], 0, false, false).unwrap();
+    file::flush(&volume, &file).unwrap();
+    volume.commit_now().unwrap();
+
+    with(&volume, |ops, root| {
+        ops.rename((root, name.as_bytes()), (root, b"q"), RenameMode::Exchange, (false, false)).unwrap();
+    });
+    file::truncate(&volume, &Cred::root(), &file, end - 500).unwrap();
+    file::flush(&volume, &file).unwrap();
+    let (table, slot) = place(node);
+    let at = volume.geometry.inode_offset(slot);
+    let pointer = |bytes: &[u8]| facts::pointers_of(&bytes[at..at + INODE_SIZE]).nth(DIRECT).unwrap();
+    let pointers = volume.look().read(table, BlockKind::InodeTable, pointer).unwrap();
+    let damage = |block: &mut [u8]| block.iter_mut().for_each(|byte| *byte = !*byte);
+    let at = (pointers & BLOCK) << 12;
+    let mut block = myriad_device::AlignedBuf::zeroed(4096);
+    device.read(at, &mut block).unwrap();
+    damage(&mut block);
+    device.write(at, &block).unwrap();
+    volume.cache.sweep(Sweep::Everything);
+    assert!(matches!(volume.commit_now(), Err(Error::Corrupt(_))));
+    assert!(volume.check_running().is_ok() && volume.soft().has_exchange());
+    let names = |volume: &Volume| {
+        let ino = |name: &[u8]| with(volume, |ops, root| ops.lookup(root, name).map(|stat| stat.ino).ok());
+        [ino(name.as_bytes()), ino(b"q")]
+    };
+    let lasting = || names(&testing::open(Arc::new(device.inner().clone_image())));
+    assert_eq!(lasting(), [Some(p.ino), Some(q.ino)]);
+
+    damage(&mut block);
+    device.write(at, &block).unwrap();
+    volume.commit_now().unwrap();
+    assert!(volume.soft().is_clean());
+    assert_eq!(lasting(), [Some(q.ino), Some(p.ino)]);
+}
