@@ -58,7 +58,7 @@ use crate::order::facts;
 use myriad_format::exchange::ExchangedName;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::Superblock;
-use myriad_format::table::{INODE_SIZE, UNIT_INODES};
+use myriad_format::table::{INODE_SIZE, UNIT_INODES, UNIT_SLOTS};
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use std::collections::{HashMap, HashSet};
@@ -132,7 +132,7 @@ pub(super) struct Judge<'a> {
 
 /// The inodes of a unit of a block of a table.
 pub(super) fn inodes_of(geometry: &Geometry, block: FsBlock, number: usize) -> impl Iterator<Item = Ino> {
-    (1..=UNIT_INODES).map(move |index| geometry.ino(block, number as u32 * 4 + index))
+    (1..=UNIT_INODES).map(move |index| geometry.ino(block, number as u32 * UNIT_SLOTS + index))
 }
 
 impl<'a> Judge<'a> {
