@@ -78,7 +78,7 @@ pub struct Line {
     pub bytes: u64,
     /// With the sync after the phase.
     pub seconds: Option<f64>,
-    /// [`WALL`], [`MODELLED`] or `none`.
+    /// `wall`, `modelled` or `none`.
     pub clock: String,
     pub device: DeviceUse,
     /// Blocks of the cache that the operations looked at.
