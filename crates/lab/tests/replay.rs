@@ -46,6 +46,10 @@ fn a_recording_replayed_on_its_own_device_takes_what_it_took() {
         let took = seconds(&measured, device);
         assert!(took.values().filter(|&&seconds| seconds > 0.0).count() > 5, "{took:?}");
         assert_eq!(seconds(&replayed, device), took);
+        // Another device takes none of the processor's time.
+        let again = lab("replay --json --device disk2001", &of_device).unwrap();
+        let at_most = seconds(&again, "disk2001");
+        assert!(at_most.iter().all(|(phase, &seconds)| seconds <= took[phase]), "{again:?}");
         let in_all = |target| seconds(&replayed, target).values().sum::<f64>();
         assert!(in_all(device) > in_all("ssd"), "{replayed:?}");
     }
@@ -82,14 +86,20 @@ fn what_cannot_be_recorded_or_replayed_is_refused_by_name() {
     assert!(error.contains("--trace") && error.contains("sqlite"), "{error}");
     let error = refused("replay", folder.path());
     assert!(error.contains("no recordings"), "{error}");
+    lab("run tar --scale 0.001 --runs 1 --target disk2001 --json --trace", &folder.path().join("whole")).unwrap();
     let error = refused("replay --device floppy", folder.path());
     assert!(error.contains("disk2001"), "{error}");
+    let error = refused("replay --device machine2001", &folder.path().join("whole"));
+    assert!(error.contains("made on disk2001") && error.contains("machine2001"), "{error}");
+    let samples = folder.path().join("there");
+    std::fs::write(&samples, "").unwrap();
+    let error = refused(&format!("replay {}/whole --out", folder.path().display()), &samples);
+    assert!(error.contains("there already"), "{error}");
     // A run that was killed.
     let cut = folder.path().join("cut.trace.zst");
-    lab("run tar --scale 0.001 --runs 1 --target disk2001 --json --trace", &folder.path().join("whole")).unwrap();
     let whole = folder.path().join("whole").read_dir().unwrap().next().unwrap().unwrap().path();
     let bytes = std::fs::read(whole).unwrap();
     std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     let error = refused("replay", &cut);
-    assert!(error.contains("cut.trace.zst"), "{error}");
+    assert!(error.contains("cut.trace.zst") && error.contains("--resume"), "{error}");
 }

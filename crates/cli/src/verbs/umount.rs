@@ -165,16 +165,19 @@ impl Umount {
     }
 }
 
-/// The mounts of an image that the kernel has; a volume that is bound to several places is the oldest one's.
+/// The mounts of an image, whose path is a real one, that the kernel has; a volume that is bound to several places is the oldest one's.
 fn mounts_of(image: &Path) -> Result<Vec<Entry>> {
-    let mut found: Vec<Entry> = Vec::new();
+    let mut ours: Vec<Entry> = Vec::new();
     for mount in mounts::mounts().at("/proc/self/mountinfo")? {
-        let is_another = found.iter().all(|other| other.device != mount.device);
-        if is_another && mount.is_ours() && is_same_file(&mount.source, image) {
-            found.push(mount);
+        if mount.is_ours() && ours.iter().all(|other| other.device != mount.device) {
+            ours.push(mount);
         }
     }
-    Ok(found)
+    // By name first: another image may lie on a mount whose daemon does not answer, and to look at it there would wait for that.
+    let is_named = |mount: &Entry| mount.source == image;
+    let has_names = ours.iter().any(is_named);
+    ours.retain(|mount| if has_names { is_named(mount) } else { is_same_file(&mount.source, image) });
+    Ok(ours)
 }
 
 /// The mount of an image if it has one; of several it takes a directory to say which is meant.

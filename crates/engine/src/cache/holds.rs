@@ -9,7 +9,8 @@
 //! | 2. Stores flags by which the frame is in use (release) | 2. Loads the number |
 //!
 //! Whoever finds the flags of a use finds its number, or that of a later use. If the number were loaded first, the frame could get another block between the
-//! two loads: the old number and the new flags would pass for one use.
+//! two loads: the old number and the new flags would pass for one use. The order of the loads does not keep the flags of one use from being met with the number
+//! of a later one that has the same flags: then the frame is the later block's, and whoever asks for that block is right.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

@@ -196,7 +196,7 @@ impl Volume {
     fn set_label(&self, before: &str, label: &str) -> Result<()> {
         self.write_label(label)?;
         self.commit_now().inspect_err(|_| {
-            // An error here has shut the volume down, or nothing has room: the label may then be either.
+            // After an error here the label may be either: the volume is shut down, or nothing has room, or a block cannot be read.
             let _ = self.write_label(before);
         })?;
         *self.live.label.write() = label.to_owned();

@@ -16,7 +16,7 @@ use super::Request;
 use std::fmt::{Arguments, Write as _};
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Writes a recording. Its clones write to the same one.
@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Recorder(Arc<Mutex<Recording>>);
 
 struct Recording {
+    path: PathBuf,
     out: zstd::Encoder<'static, std::fs::File>,
     /// Told at the end: what is recorded must not fail because the recording does.
     failed: Option<io::Error>,
@@ -38,7 +39,7 @@ impl Recorder {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).create_new(!replaces);
         let out = zstd::Encoder::new(options.open(path)?, LEVEL)?;
-        Ok(Self(Arc::new(Mutex::new(Recording { out, failed: None }))))
+        Ok(Self(Arc::new(Mutex::new(Recording { path: path.to_owned(), out, failed: None }))))
     }
 
     pub(super) fn serve(&self, batch: &[Request]) {
@@ -78,6 +79,11 @@ impl Recorder {
             Some(error) => Err(error),
             None => recording.out.do_finish(),
         }
+    }
+
+    /// Takes the recording away: what was recorded came to nothing.
+    pub fn abandon(&self) -> io::Result<()> {
+        std::fs::remove_file(&self.recording().path)
     }
 
     fn line(&self, line: Arguments<'_>) {
@@ -172,7 +178,8 @@ mod tests {
         ];
         assert_eq!(steps, expected);
         assert!(Recorder::create(&path, false).is_err(), "a recording is not written over");
-        assert!(Recorder::create(&path, true).is_ok());
+        Recorder::create(&path, true).unwrap().abandon().unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -149,7 +149,7 @@ struct Replay {
     /// Recordings (*.trace.zst), or directories of them
     #[arg(required = true, value_name = "RECORDING")]
     recordings: Vec<PathBuf>,
-    /// Devices to ask [default: all of them]
+    /// Devices to ask; a machine for recordings of its own alone [default: all but machines]
     #[arg(long, visible_alias = "devices", value_name = "DEVICE,...", value_delimiter = ',', value_parser = parse_device)]
     device: Vec<&'static Preset>,
     /// Write the samples to this file, as `lab run` does; it must not exist
@@ -362,7 +362,10 @@ fn write_outcome(outcome: &Outcome, as_json: bool, out: &mut dyn Write) -> Resul
 
 impl Replay {
     fn run(self, out: &mut dyn Write) -> Result<()> {
-        let devices = if self.device.is_empty() { PRESETS.iter().collect() } else { self.device };
+        if let Some(path) = self.out.as_ref().filter(|path| path.exists()) {
+            bail!("{} is there already; name another file", path.display());
+        }
+        let devices = if self.device.is_empty() { replay::devices() } else { self.device };
         let (mut headers, mut lines) = (Vec::new(), Vec::new());
         for path in replay::recordings(&self.recordings)? {
             interrupt::check()?;

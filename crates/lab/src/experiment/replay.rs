@@ -1,18 +1,25 @@
 //! Recorded requests, and what other devices would have taken for them.
 //!
-//! `lab run --trace` records what the device of each cell is asked; `lab replay` asks models of devices how long that takes. So a run
-//! on today's device shows what its mechanisms would have been worth in seconds on another one. The requests stay those that were made: a slower
-//! device would have had others where a clock decides, as in writes after some seconds.
+//! `lab run --trace` records what the device of each cell is asked; `lab replay` asks models of devices how long that takes. So a
+//! run on today's device shows what its mechanisms would have been worth in seconds on another one.
+//!
+//! Invariants
+//!   1. The requests stay those that were made. A slower device would have had others where a clock decides, as in writes after some
+//!      seconds.
+//!   2. The processor of a modelled machine is charged by what the engine counts, which only a run on that machine records. So a
+//!      machine is asked for recordings of its own alone, and other devices take no processor's time from one.
 
 use super::cells::Cell;
 use super::results::{Header, HeaderLine, Line, MODELLED, SCHEMA};
 use super::suites::{Item, Suite};
 use crate::disk::trace::{self, Step};
-use crate::disk::{Model, Preset, Recorder, Request};
+use crate::disk::{Model, PRESETS, Preset, Recorder, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// What to do about a recording that is not whole.
+const AGAIN: &str = "run it again with --resume, or name the other recordings";
 /// How the names of recordings end.
 const EXTENSION: &str = "trace.zst";
 
@@ -31,6 +38,11 @@ pub(super) fn record(
     let recorder = Recorder::create(&path, replaces).with_context(|| format!("making {}", path.display()))?;
     recorder.json(&serde_json::to_string(&HeaderLine { schema: SCHEMA, header: header.clone() })?);
     Ok(recorder)
+}
+
+/// The devices that can be asked for any recording: those without a processor that is charged.
+pub(super) fn devices() -> Vec<&'static Preset> {
+    PRESETS.iter().filter(|preset| preset.host.is_none()).collect()
 }
 
 /// Ends a recording with the samples of its cell.
@@ -76,17 +88,30 @@ pub(super) fn replay(path: &Path, devices: &[&'static Preset]) -> Result<(Header
             }
         }
         let header = header.context("it does not say what was run")?;
-        ensure!(!lines.is_empty(), "it has no samples: the run was ended in this cell, or measured nothing");
+        ensure!(!lines.is_empty(), "it has no samples: the run was ended in this cell; {AGAIN}");
         let mut replayed = Vec::new();
         for clock in &clocks {
             for line in &lines {
+                ensure!(
+                    clock.preset.host.is_none() || clock.preset.name == line.target,
+                    "it was made on {}, without the processor's time of {}; record a run on that with lab run --target",
+                    line.target,
+                    clock.preset.name
+                );
                 replayed.push(clock.sample(line)?);
             }
         }
         let targets = devices.iter().map(|preset| preset.name.to_owned()).collect();
         Ok((Header { targets, ..header }, replayed))
     };
-    replayed().with_context(|| path.display().to_string())
+    // A recording that is cut short ends in the middle of its compression.
+    let is_cut = |error: &anyhow::Error| {
+        let io = error.downcast_ref::<std::io::Error>();
+        io.is_some_and(|error| error.kind() == std::io::ErrorKind::UnexpectedEof)
+    };
+    replayed()
+        .map_err(|error| if is_cut(&error) { error.context(format!("it ends too soon; {AGAIN}")) } else { error })
+        .with_context(|| path.display().to_string())
 }
 
 fn header_of(text: &str) -> Result<Header> {
@@ -117,7 +142,8 @@ impl Clock {
                 self.model.serve(batch);
             }
             Step::Flush => self.model.flush(),
-            Step::Compute(ns) => self.model.compute(*ns),
+            Step::Compute(ns) if self.preset.host.is_some() => self.model.compute(*ns),
+            Step::Compute(_) => {}
             Step::Begin(name) => self.phase = Some((name.clone(), self.model.now_ns())),
             Step::End => {
                 let (name, began) = self.phase.take().context("a phase ends that has not begun")?;

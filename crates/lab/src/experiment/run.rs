@@ -194,8 +194,13 @@ impl Experiment {
                     }
                     outcome.lines.extend(lines);
                 }
-                Err(error) if error.is::<Interrupted>() => return Err(error),
-                Err(error) => outcome.failed.push(format!("{error:#}")),
+                Err(error) => {
+                    recorder.map_or(Ok(()), |recorder| recorder.abandon()).context("removing a recording")?;
+                    if error.is::<Interrupted>() {
+                        return Err(error);
+                    }
+                    outcome.failed.push(format!("{error:#}"));
+                }
             }
             bar.inc(1);
         }
@@ -338,7 +343,7 @@ impl Experiment {
 fn can_be_recorded(places: &[Place]) -> Result<()> {
     match places.iter().find(|place| !place.can_be_recorded()) {
         Some(place) => bail!(
-            "--trace records volumes in this process, and the device of {} belongs to the kernel; name process or a modelled device",
+            "--trace records volumes in this process, and the device of {} is not in it; name process or a modelled device",
             place.name()
         ),
         None => Ok(()),
