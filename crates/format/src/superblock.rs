@@ -192,7 +192,7 @@ impl Superblock {
 
     /// Whether what changed the volume last had a log.
     pub fn is_logged(&self) -> bool {
-        self.last_order.get() == Order::Log as u32
+        self.order() == Order::Log
     }
 
     fn check(&self) -> Result<(), SuperblockError> {
@@ -307,7 +307,7 @@ impl Superblock {
     /// The order that changed the volume last.
     fn check_order(&self) -> Result<(), SuperblockError> {
         let order = self.last_order.get();
-        match u8::try_from(order).ok().and_then(Order::from_code) {
+        match self.known_order() {
             // It was written by what knows more: what is promised of its state is not what another order would rely on.
             Some(order) if !order.choice().is_built => {
                 return Err(Incompatible::NotBuilt { seam: Order::SEAM.name, choice: order.name() }.into());
@@ -324,7 +324,11 @@ impl Superblock {
 
     /// The order that changed the volume last; decoding refuses what is none.
     pub fn order(&self) -> Order {
-        u8::try_from(self.last_order.get()).ok().and_then(Order::from_code).unwrap_or(Order::None)
+        self.known_order().unwrap_or(Order::None)
+    }
+
+    fn known_order(&self) -> Option<Order> {
+        u8::try_from(self.last_order.get()).ok().and_then(Order::from_code)
     }
 
     /// Whether the volume is safe without a log in this order. A block and its checksum of data change together, which only a log makes one

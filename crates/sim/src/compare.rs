@@ -1,7 +1,8 @@
 //! Answers and trees held against the model's.
 
 use crate::errno::Errno;
-use crate::model::{Ino, Model, ROOT, content::CHUNK};
+use crate::model::content::{CHUNK, first_not_zero};
+use crate::model::{Ino, Model, ROOT};
 use crate::op::{Answer, Entry, Kind, Op, Stat, Step, Value};
 use crate::pattern::mix;
 use std::collections::BTreeMap;
@@ -41,14 +42,6 @@ impl ContentDigest {
     pub fn finish(&self) -> u64 {
         self.sum
     }
-}
-
-/// Where the first byte is that is not zero. Compares a chunk at a time: most of what tests look at is as it should be.
-pub fn first_not_zero(bytes: &[u8]) -> Option<usize> {
-    const ZEROS: [u8; CHUNK] = [0; CHUNK];
-    let chunk = bytes.chunks(CHUNK).position(|chunk| *chunk != ZEROS[..chunk.len()])?;
-    let within = bytes[chunk * CHUNK..].iter().position(|&byte| byte != 0)?;
-    Some(chunk * CHUNK + within)
 }
 
 /// Of a chunk at an offset. Several words at a time: each state of a volume has the contents of all its files digested.

@@ -3,7 +3,7 @@
 use crate::setup::Devices;
 use myriad_check::{Options, Report, Totals, check, number};
 use myriad_engine::{AsPath, OpenOptions, Session};
-use myriad_sim::compare::first_not_zero;
+use myriad_sim::model::content::first_not_zero;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 

@@ -4,13 +4,13 @@
 
 use crate::common::mount::MountPlace;
 use crate::common::put;
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -44,12 +44,27 @@ const ENOSYS: i32 = 38;
 /// Names that were made and not removed: all of one file.
 type Names = Arc<Mutex<HashSet<Vec<u8>>>>;
 
-/// Mounts it; it is served until the mount is gone.
-fn serve(mount_point: &Path) -> (Names, JoinHandle<()>) {
+/// Served until it goes, and the mount with it.
+struct Served {
+    names: Names,
+    mount_point: PathBuf,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
+        let ended = self.server.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the server fails");
+    }
+}
+
+/// Mounts it.
+fn serve(mount_point: PathBuf) -> Served {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     let options = CString::new(options).unwrap();
-    mount("full", mount_point, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options)).unwrap();
+    mount("full", &mount_point, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options)).unwrap();
     let names = Names::default();
     let served = Arc::clone(&names);
     let server = std::thread::spawn(move || {
@@ -60,7 +75,7 @@ fn serve(mount_point: &Path) -> (Names, JoinHandle<()>) {
             let _ = (&device).write(&answer);
         }
     });
-    (names, server)
+    Served { names, mount_point, server: Some(server) }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -127,15 +142,14 @@ fn a_copy_that_fails_when_it_is_closed_is_none() {
         put(session, "/small", b"a few bytes");
         put(session, "/large", &vec![7; 3 << 20]);
     });
-    let (names, server) = serve(&place.path("mnt"));
+    let served = serve(place.path("mnt"));
     for options in ["", "-a", "--parents"] {
         let line = format!("cp --json {options} vol.img:/small vol.img:/large mnt");
         let answer = place
             .line(&line)
             .expect(1, &[r#"mnt/small","what":"No space left on device"#, r#"mnt/large","what":"No space"#]);
         assert_eq!(answer.json()["files"], 0, "{answer:?}");
-        assert!(names.lock().unwrap().is_empty(), "{line}: {names:?}");
+        let names = served.names.lock().unwrap();
+        assert!(names.is_empty(), "{line}: {names:?}");
     }
-    rustix::mount::unmount(place.path("mnt"), rustix::mount::UnmountFlags::DETACH).unwrap();
-    server.join().unwrap();
 }

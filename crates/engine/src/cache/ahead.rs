@@ -126,8 +126,7 @@ impl Neighbourhoods {
 
     /// Reading the neighbourhood of this block was in vain: misses in its district are counted anew.
     fn was_in_vain(&self, block: FsBlock) {
-        let district = block.0 >> self.bits >> DISTRICT_BITS;
-        self.districts[(district % self.districts.len() as u64) as usize].store(0, Ordering::Relaxed);
+        word_of(&self.districts, block.0 >> self.bits >> DISTRICT_BITS).store(0, Ordering::Relaxed);
     }
 
     /// Nothing is in the cache any more, and what was missing says nothing of what will be.
@@ -136,9 +135,13 @@ impl Neighbourhoods {
     }
 }
 
+fn word_of(words: &[AtomicU64], number: u64) -> &AtomicU64 {
+    &words[(number % words.len() as u64) as usize]
+}
+
 /// Counts a miss of what has this number; the how many-th it is, after the `last` one from 1 on.
 fn note_miss(words: &[AtomicU64], number: u64, last: u64) -> u64 {
-    let word = &words[(number % words.len() as u64) as usize];
+    let word = word_of(words, number);
     let old = word.load(Ordering::Relaxed);
     let nth = if old >> MISSES_BITS == number { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
     word.store((number << MISSES_BITS) | (nth % last), Ordering::Relaxed);

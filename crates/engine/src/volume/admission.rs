@@ -219,7 +219,7 @@ impl Volume {
         if is_due {
             self.wake_background(false);
         }
-        if is_due && !self.options.background || self.epoch.cost.exceeds(&self.limits.epoch_max) {
+        if (is_due && !self.options.background) || self.epoch.cost.exceeds(&self.limits.epoch_max) {
             self.counters.bump(Count::log_stalls);
             self.commit_through(self.epoch.current())?;
             self.await_release()?;

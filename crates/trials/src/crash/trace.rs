@@ -14,6 +14,7 @@
 use crate::setup::Devices;
 use myriad_device::{BlockDevice, Event, OverlayDevice, Timed};
 use myriad_sim::compare::hash;
+use myriad_sim::model::content::first_not_zero;
 use myriad_sim::pattern::mix;
 use myriad_sim::rng::Rng;
 use std::collections::HashMap;
@@ -141,7 +142,7 @@ impl Trace {
 }
 
 fn sector_hash(bytes: &[u8]) -> u64 {
-    if bytes.iter().all(|&byte| byte == 0) { 0 } else { hash(1, bytes) | 1 }
+    if first_not_zero(bytes).is_none() { 0 } else { hash(1, bytes) | 1 }
 }
 
 /// What a sector with these contents adds to the hash of its state.

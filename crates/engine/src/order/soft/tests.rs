@@ -11,7 +11,7 @@ use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::choices::Profile;
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::pointers::BLOCK;
-use myriad_format::table::{DIRECT, INODE_SIZE};
+use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
 use std::sync::Arc;
 
 fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
@@ -140,7 +140,16 @@ fn deep_directory() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
     (device, volume, c)
 }
 
-/// What is in the root directory of what the device has.
+/// The same, and a new name `link` in `c` of a file that lasts: whether it may show depends on what has to be read.
+fn deep_link() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
+    let (device, volume, c) = deep_directory();
+    let file = testing::new_file(&volume, b"file");
+    volume.commit_now().unwrap();
+    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    (device, volume, c)
+}
+
+/// Whether what the device has shows this name in its root directory.
 fn has_lasting(device: &FaultDevice<Arc<MemoryDevice>>, name: &str) -> bool {
     let volume = testing::open(Arc::new(device.inner().clone_image()));
     with(&volume, |ops, root| ops.lookup(root, name.as_bytes()).is_ok())
@@ -152,10 +161,7 @@ const EIO: i32 = 5;
 /// sync of anything.
 #[test]
 fn what_cannot_be_judged_waits_and_all_else_lasts() {
-    let (device, volume, c) = deep_directory();
-    let file = testing::new_file(&volume, b"file");
-    volume.commit_now().unwrap();
-    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    let (device, volume, c) = deep_link();
     let other = testing::new_file(&volume, b"other");
     device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
     for _ in 0..3 {
@@ -180,10 +186,7 @@ fn what_cannot_be_judged_waits_and_all_else_lasts() {
 /// The thread that gets the checkpointer syncs for others as well. One whose file's directories cannot be read is no reason for its own fsync to fail.
 #[test]
 fn an_fsync_does_not_fail_for_what_another_one_needs() {
-    let (device, volume, c) = deep_directory();
-    let file = testing::new_file(&volume, b"file");
-    volume.commit_now().unwrap();
-    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    let (device, volume, c) = deep_link();
     let needing = make(&volume, c, "needing", S_IFREG | 0o644);
     volume.soft().wants(wanted(&volume, needing));
     let synced = testing::new_file(&volume, b"synced");
@@ -204,7 +207,7 @@ fn no_exchange_is_noted_of_which_a_part_cannot_be_judged() {
     let volume = testing::open(device.clone());
     // A directory, and a file whose inode lies in the unit of that of the directory.
     let place = |node: Node| volume.geometry.locate(Ino(node.ino)).unwrap();
-    let unit = |node: Node| (place(node).0, place(node).1 / 4);
+    let unit = |node: Node| (place(node).0, place(node).1 / UNIT_SLOTS);
     let q = mkdir(&volume, root(&volume), "q");
     let pairs = (0..8).map(|i| {
         let dir = mkdir(&volume, root(&volume), &format!("p{i}"));
