@@ -313,6 +313,7 @@ fn errno_next(errno: Errno) -> &'static str {
         Errno::NOSPC => "the volume is full: remove files, or copy it to a larger one",
         Errno::ROFS => "the volume is sealed or was opened read-only",
         Errno::NAMETOOLONG => "a name has at most 255 bytes, and a path 4095",
+        Errno::STALE => "somebody replaced or changed it meanwhile: run this again",
         Errno::LOOP => "more than 40 symbolic links, or links that lead in a circle",
         Errno::PERM => {
             "the file is another user's, immutable or append-only, or of a kind for which this is not allowed"

@@ -42,7 +42,7 @@ pub(crate) fn load(look: &Look<'_>, start: FsBlock, count: u64, sums: &mut Vec<u
 /// Reads what [`store`] will change. The parts of the table that are not made yet are left out.
 pub(crate) fn read_ahead(txn: &mut Txn<'_>, start: FsBlock, count: u64) -> Result<()> {
     let volume = txn.volume();
-    let group = volume.group(txn, volume.geometry.ag_of(start))?;
+    let group = volume.group(&txn.look, volume.geometry.ag_of(start))?;
     group.as_ref().expect("just loaded").read_checksums(txn, volume.geometry.ag_block_of(start), count as u32)
 }
 

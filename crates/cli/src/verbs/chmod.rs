@@ -139,7 +139,7 @@ impl Changing<'_> {
     }
 
     fn visited(&self, file: &Visited<'_, '_>) -> Result<bool> {
-        let result = self.set(file.place, file.stat, &mut |attr| file.folder.set_attr(file.name, attr));
+        let result = self.set(file.place, file.stat, &mut |attr| file.folder.set_attr(file.name, file.stat, attr));
         self.context.tolerate(result)?;
         Ok(true)
     }

@@ -226,12 +226,17 @@ impl Tree for Live {
     }
 
     fn open(&self, path: &[u8]) -> Result<Box<dyn ReadAt>> {
-        match self.stat(path)?.file_type() {
-            FileType::File => Ok(Box::new(File::from(self.open_in_root(path, OFlags::RDONLY)?))),
-            FileType::Directory => Err(Errno::ISDIR.into()),
+        let refuse_others = |stat: Stat| match stat.file_type() {
+            FileType::File => Ok(()),
+            FileType::Directory => Err(Error::Refused(Errno::ISDIR)),
             // What stands behind a FIFO, socket or device is not the volume's.
-            _ => Err(Errno::NXIO.into()),
-        }
+            _ => Err(Error::Refused(Errno::NXIO)),
+        };
+        refuse_others(self.stat(path)?)?;
+        // Not to wait, should another file have the name by now.
+        let file = self.open_in_root(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        refuse_others(stat_of(&file)?)?;
+        Ok(Box::new(File::from(file)))
     }
 
     fn mkdir(&self, path: &[u8], mode: u16) -> Result<()> {
@@ -320,8 +325,14 @@ impl<'t> Folder<'t> for LiveFolder {
         Ok(Box::new(Self { directory: open_name(&self.directory, name, OFlags::PATH | OFlags::DIRECTORY)? }))
     }
 
-    fn set_attr(&self, name: &[u8], attr: SetAttr) -> Result<()> {
-        set_attr_of(&open_name(&self.directory, name, OFlags::PATH)?, attr)
+    fn set_attr(&self, name: &[u8], judged: &Stat, attr: SetAttr) -> Result<()> {
+        let file = open_name(&self.directory, name, OFlags::PATH)?;
+        let found = stat_of(&file)?;
+        let of = |stat: &Stat| (stat.ino, stat.mode, stat.uid, stat.gid);
+        if of(&found) != of(judged) {
+            return Err(Errno::STALE.into());
+        }
+        set_attr_of(&file, attr)
     }
 
     fn unlink(&self, name: &[u8]) -> Result<()> {
@@ -493,4 +504,33 @@ fn remove_plain(directory: &OwnedFd, removed: &mut u64, progress: &mut dyn FnMut
 fn count(removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()> {
     *removed += 1;
     if progress(*removed) { Ok(()) } else { Err(Error::Cancelled) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mode was worked out for one file, and given to another one that had been put into its place meanwhile.
+    #[test]
+    fn what_was_judged_is_what_is_changed() {
+        let host = tempfile::tempdir().unwrap();
+        let path = |name: &str| host.path().join(name);
+        let mode = |name: &str| rustix::fs::stat(path(name)).unwrap().st_mode & 0o7777;
+        for name in ["judged", "other"] {
+            std::fs::write(path(name), name).unwrap();
+            rustix::fs::chmod(path(name), Mode::from_raw_mode(0o644)).unwrap();
+        }
+        let directory = rustix::fs::open(host.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let folder = LiveFolder { directory };
+        let judged = folder.lstat(b"judged").unwrap();
+        let attr = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let is_stale = |result: Result<()>| matches!(result, Err(Error::Refused(Errno::STALE)));
+        assert!(is_stale(folder.set_attr(b"other", &judged, attr)));
+        rustix::fs::chmod(path("judged"), Mode::from_raw_mode(0o600)).unwrap();
+        assert!(is_stale(folder.set_attr(b"judged", &judged, attr)), "another mode by now");
+        assert_eq!((mode("judged"), mode("other")), (0o600, 0o644));
+        let judged = folder.lstat(b"judged").unwrap();
+        folder.set_attr(b"judged", &judged, attr).unwrap();
+        assert_eq!(mode("judged"), 0o755);
+    }
 }

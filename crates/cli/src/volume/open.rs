@@ -220,8 +220,9 @@ impl<'v> Folder<'v> for VolumeFolder<'v> {
         Self::open(self.session, self.lstat(name)?)
     }
 
-    fn set_attr(&self, name: &[u8], attr: SetAttr) -> myriad_engine::Result<()> {
-        self.session.set_attr_node(self.lstat(name)?.node(), attr).map(drop)
+    /// Nobody else has the volume open: what was judged is what has the name.
+    fn set_attr(&self, _: &[u8], judged: &Stat, attr: SetAttr) -> myriad_engine::Result<()> {
+        self.session.set_attr_node(judged.node(), attr).map(drop)
     }
 
     fn unlink(&self, name: &[u8]) -> myriad_engine::Result<()> {

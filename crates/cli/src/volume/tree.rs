@@ -55,8 +55,9 @@ pub trait Folder<'t> {
     fn lstat(&self, name: &[u8]) -> Result<Stat>;
     /// A directory in this one; `.` is this one.
     fn folder(&self, name: &[u8]) -> Result<Box<dyn Folder<'t> + 't>>;
-    /// As [`Tree::set_attr`].
-    fn set_attr(&self, name: &[u8], attr: SetAttr) -> Result<()>;
+    /// Changes the file that was `judged` by its name here. ESTALE if another one has the name by now, or it has another mode or owner:
+    /// whoever may write to the directory could put a file of someone else's in its place.
+    fn set_attr(&self, name: &[u8], judged: &Stat, attr: SetAttr) -> Result<()>;
     /// Removes the name of anything but a directory.
     fn unlink(&self, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.

@@ -1,6 +1,7 @@
 //! Reading ahead for those who will list directories or read files soon.
 //!
-//! Nothing is locked, and nothing fails: what cannot be found or read is left to whoever asks for it.
+//! Nothing is locked, and nothing fails: what cannot be found or read is left to whoever asks for it, and so is what would take a frame
+//! of the reserve.
 
 use super::Ops;
 use crate::checksums;
@@ -26,6 +27,9 @@ impl Ops<'_> {
         self.fetch_inodes(directories.iter().copied());
         let mut blocks = Vec::new();
         for ino in directories {
+            if !self.volume.cache.has_room() {
+                break;
+            }
             if let Ok(raw) = inode::read(&look, *ino)
                 && raw.is_dir()
             {
@@ -39,11 +43,12 @@ impl Ops<'_> {
     pub fn fetch_files(&self, files: &[Ino]) {
         let most = BATCH >> self.volume.geometry.block_bits;
         let mut files = files.iter();
-        while !files.as_slice().is_empty() {
+        while !files.as_slice().is_empty() && self.volume.cache.has_room() {
             let look = self.volume.look();
             self.fetch_inodes(files.as_slice().iter().take(most).copied());
             let mut wanted = Vec::new();
             while wanted.len() < most
+                && self.volume.cache.has_room()
                 && let Some(&ino) = files.next()
             {
                 if let Ok(raw) = inode::read(&look, ino)

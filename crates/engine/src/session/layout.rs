@@ -67,7 +67,7 @@ impl Fs {
                 continue;
             }
             let look = volume.look();
-            let mut group = volume.group(&mut &look, ag)?;
+            let mut group = volume.group(&look, ag)?;
             let space = group.as_mut().expect("just loaded");
             while let Some((start, length)) = space.free_after(&mut &look, at)? {
                 push(&mut runs, geometry.fs_block(ag, start).0, length.into());

@@ -109,7 +109,7 @@ impl Volume {
         let ahead = self.groups.inodes_ahead.lock().iter().map(|&(ag, _)| ag).collect::<Vec<_>>();
         for ag in ahead {
             // It is on the list below.
-            drop(self.group(txn, AgNo(ag))?);
+            drop(self.group(&txn.look, AgNo(ag))?);
         }
         let giving = self.giving_groups();
         self.groups.giving.lock().clear();

@@ -203,7 +203,7 @@ impl Volume {
             }
         }
         let look = Look::enter(self);
-        let mut group = self.group(&mut &look, ag)?;
+        let mut group = self.group(&look, ag)?;
         let space = group.as_mut().expect("just loaded");
         let Some((start, length)) = space.free_after(&mut &look, AgBlock(from))? else { return Ok(None) };
         f(start.0..start.0 + length).map(Some)

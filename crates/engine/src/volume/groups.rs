@@ -27,7 +27,7 @@ use crate::starve;
 use crate::types::Time;
 use myriad_format::group::{FIXED_BLOCKS, RESERVE_MAX};
 use myriad_format::inode::RawInode;
-use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
+use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,6 +65,24 @@ struct Search {
     asks_all: bool,
 }
 
+/// Blocks that go past the cache once frames are few. Nobody may change them meanwhile.
+struct PastCache<'a>(&'a Look<'a>);
+
+impl BlockRead for PastCache<'_> {
+    fn geometry(&self) -> Geometry {
+        self.0.volume.geometry
+    }
+
+    fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let (mut f, mut result) = (Some(f), None);
+        self.0.volume.cache.pass_over(block, 1, kind, &mut |_, bytes| {
+            result = f.take().map(|f| f(bytes));
+            Ok(true)
+        })?;
+        Ok(result.expect("one block is handed out once"))
+    }
+}
+
 impl Groups {
     pub fn new(count: u32, high_water: u32) -> Self {
         Self {
@@ -98,7 +116,7 @@ impl Volume {
         if ag.0 >= self.high_water() {
             self.raise_high_water(txn, ag)?;
         }
-        let mut group = self.group(txn, ag)?;
+        let mut group = self.group(&txn.look, ag)?;
         self.in_group(&mut group, txn, ag, f)
     }
 
@@ -134,7 +152,7 @@ impl Volume {
             search.has_passed = true;
             return Ok(false);
         }
-        let loaded = unless_unreadable(self.load_group(txn, ag, group).map(Some), &mut search.unreadable)?;
+        let loaded = unless_unreadable(self.load_group(&txn.look, ag, group).map(Some), &mut search.unreadable)?;
         let mut unreadable = self.groups.unreadable.lock();
         if loaded.is_some() {
             unreadable.remove(&ag.0);
@@ -197,16 +215,18 @@ impl Volume {
         giving
     }
 
-    pub fn group<S: BlockRead>(&self, store: &mut S, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
+    /// A group, locked, which is read if it was not yet.
+    pub fn group(&self, look: &Look<'_>, ag: AgNo) -> Result<MutexGuard<'_, Option<Box<AgSpace>>>> {
         let mut group = self.groups.mirrors[ag.0 as usize].lock();
         if group.is_none() {
-            self.load_group(store, ag, &mut group)?;
+            self.load_group(look, ag, &mut group)?;
         }
         Ok(group)
     }
 
-    fn load_group<S: BlockRead>(&self, store: &mut S, ag: AgNo, group: &mut Option<Box<AgSpace>>) -> Result<()> {
-        let mut space = AgSpace::load(store, ag)?;
+    /// Reads a group past the cache once frames are few: a search in the middle of an operation may come by all of them.
+    fn load_group(&self, look: &Look<'_>, ag: AgNo, group: &mut Option<Box<AgSpace>>) -> Result<()> {
+        let mut space = AgSpace::load(&mut PastCache(look), ag)?;
         for (_, inodes) in self.groups.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
             space.count_ahead(inodes);
         }
@@ -230,7 +250,7 @@ impl Volume {
         if ag.0 >= self.high_water() {
             return Ok(None);
         }
-        let mut group = self.group(&mut &*look, ag)?;
+        let mut group = self.group(look, ag)?;
         let space = group.as_mut().expect("just loaded");
         Ok(space.holds_inode(&mut &*look, self.geometry.ag_block_of(block), slot)?.then_some(group))
     }
@@ -405,7 +425,7 @@ impl Volume {
     pub fn read_ahead_of_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<()> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
-        let group = self.group(txn, ag)?;
+        let group = self.group(&txn.look, ag)?;
         self.read_of_group(&group, txn, at, slot, raw)
     }
 
@@ -428,7 +448,7 @@ impl Volume {
     pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
-        let mut group = match self.group(txn, ag) {
+        let mut group = match self.group(&txn.look, ag) {
             Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(false),
             group => group?,
         };
@@ -485,7 +505,7 @@ impl Volume {
     /// Whether what a group's free blocks are recorded in is sound, as far as has to be read to make these free.
     fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
         let mut read = || {
-            let group = self.group(txn, ag)?;
+            let group = self.group(&txn.look, ag)?;
             let space = group.as_ref().expect("just loaded");
             space.read_header(txn, Some(self.epoch.current()))?;
             space.read_ahead_of_free(txn, start, length)
@@ -631,7 +651,7 @@ mod tests {
         let header = volume.geometry.fs_block(AgNo(0), AgBlock(HEADER_BLOCK));
         let read = |bytes: &[u8]| GroupHeader::read(bytes).inodes_used.get();
         let written = look.read(header, BlockKind::Group, read).unwrap();
-        let group = volume.group(&mut &look, AgNo(0)).unwrap();
+        let group = volume.group(&look, AgNo(0)).unwrap();
         (written, group.as_ref().unwrap().inodes_used())
     }
 
@@ -706,6 +726,39 @@ mod tests {
             held.into_iter().for_each(|frame| volume.cache.drop_private(frame));
             volume.check_running().unwrap();
         }
+    }
+
+    /// A search took a frame for each header of a full group, in the middle of an operation: the last one was gone before it found room.
+    #[test]
+    fn a_search_goes_by_full_groups_in_few_frames() {
+        const GROUPS: u32 = 34;
+        const FRAMES: usize = 12;
+        let options = MkfsOptions { ag_size: Some(1 << 20), ..MkfsOptions::default() };
+        let device = Arc::new(MemoryDevice::new(u64::from(GROUPS) << 20));
+        crate::mkfs::format(device.clone(), None, &options).unwrap();
+        let take = |volume: &Volume, most| transact(volume, 1, |txn| volume.allocate_extent(txn, FsBlock(0), 1, most));
+        let full = testing::open(device.clone());
+        let mut last = take(&full, 1).unwrap();
+        while let Ok((start, length)) = take(&full, 256) {
+            last = (start, length);
+        }
+        let (ag, at) = (full.geometry.ag_of(last.0), full.geometry.ag_block_of(last.0));
+        transact(&full, 0, |txn| full.with_group(txn, ag, |space, txn| space.free(txn, at, last.1))).unwrap();
+        full.checkpointer.lock().settle(&full).unwrap();
+        drop(full);
+        let volume = testing::open_with(device, 0);
+        assert!((0..GROUPS - 1).all(|ag| !volume.is_group_loaded(AgNo(ag))));
+        let mut held = Vec::new();
+        let found = transact(&volume, 1, |txn| {
+            while volume.cache.free_frames() > FRAMES {
+                held.push(volume.cache.take_private_inside()?);
+            }
+            volume.allocate_extent(txn, FsBlock(0), 1, 1)
+        });
+        held.into_iter().for_each(|frame| volume.cache.drop_private(frame));
+        let passed = volume.geometry.ag_of(found.unwrap().0).0 as usize;
+        assert!(passed > FRAMES, "it has looked at {passed} groups only");
+        volume.check_running().unwrap();
     }
 
     /// A damaged tree of free blocks was met by operations that had changed something before: the volume was shut down, though other groups had room, and

@@ -8,19 +8,23 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
 /// Less would endanger whatever else runs.
 pub const LEFT_BYTES_MIN: u64 = 256 << 20;
-const STEP_BYTES: u64 = 16 << 20;
-/// What the machine may have more or less than was asked: others come and go.
+/// What is taken at most before the machine is looked at again: others take, too.
+const STEP_BYTES: u64 = 512 << 20;
+/// What the machine may have more than was asked at the end of a cell: others come and go.
 const SLACK_BYTES: u64 = 64 << 20;
 
 /// Memory that is taken away until it is dropped.
 pub struct Reserve {
-    _taken: std::fs::File,
+    taken: File,
     left_bytes: u64,
+    /// What is available, in bytes, given what was taken.
+    available: Box<dyn Fn(&File) -> Result<u64>>,
 }
 
 impl Reserve {
@@ -36,32 +40,47 @@ impl Reserve {
         let point = folder.join("reserve");
         std::fs::create_dir_all(&point)?;
         rustix::mount::mount("ramfs", &point, "ramfs", MountFlags::empty(), c"").context("mounting a ramfs")?;
-        let file = std::fs::File::create(point.join("taken")).context("taking memory");
+        let file = File::create(point.join("taken")).context("taking memory");
         // It lasts as long as the descriptor, which goes with this process, however that ends.
         rustix::mount::unmount(&point, UnmountFlags::DETACH).context("detaching the ramfs")?;
-        let mut file = file?;
-        let zeros = vec![0; 1 << 20];
-        // Steps, because taking pages makes the kernel give up others: only the sum tells.
-        while available_bytes()? > left_bytes {
-            let step = (available_bytes()?.saturating_sub(left_bytes)).clamp(1 << 20, STEP_BYTES);
-            for _ in 0..step >> 20 {
-                file.write_all(&zeros).context("taking memory")?;
-            }
-        }
-        Ok(Self { _taken: file, left_bytes })
+        let mut reserve = Self { taken: file?, left_bytes, available: Box::new(|_| settled_bytes()) };
+        reserve.hold()?;
+        Ok(reserve)
     }
 
-    /// Fails if the machine has more memory by now than it was left: then something larger than its size would be measured.
-    pub fn check(&self) -> Result<u64> {
-        let available = available_bytes()?;
+    /// Takes again what others have given back. What is available then, in bytes.
+    pub fn hold(&mut self) -> Result<u64> {
+        let zeros = vec![0; 1 << 20];
+        loop {
+            let available = (self.available)(&self.taken)?;
+            if available <= self.left_bytes {
+                return Ok(available);
+            }
+            let step = (available - self.left_bytes).clamp(1 << 20, STEP_BYTES);
+            for _ in 0..step >> 20 {
+                self.taken.write_all(&zeros).context("taking memory")?;
+            }
+        }
+    }
+
+    /// Fails if the machine has more memory than [`Self::hold`] left: then something larger than its size was measured since.
+    pub fn check(&self) -> Result<()> {
+        let available = (self.available)(&self.taken)?;
         ensure!(
             available <= self.left_bytes + SLACK_BYTES,
-            "{} MiB of memory have become available, and {} were left: others gave theirs back. Start again on a quiet machine",
+            "{} MiB of memory have become available meanwhile, and {} were left: others gave theirs back. --resume measures it again",
             available >> 20,
             self.left_bytes >> 20
         );
-        Ok(available)
+        Ok(())
     }
+}
+
+/// What is available once the kernel has dropped what it can. Of pages and slabs that it could drop it counts only what exceeds a mark
+/// of each, 90 MiB on a machine of 24 GiB: the same memory seems more when it is free.
+fn settled_bytes() -> Result<u64> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping the kernel's caches")?;
+    available_bytes()
 }
 
 /// The kernel's own estimate: what is free, and what it could drop.
@@ -79,6 +98,8 @@ fn parse_available(table: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::compare::kernel::enter_mount_namespace;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn the_kernels_table() {
@@ -96,11 +117,9 @@ mod tests {
         std::thread::spawn(|| {
             enter_mount_namespace().unwrap();
             let folder = tempfile::tempdir().unwrap();
-            let before = available_bytes().unwrap();
-            let asked = before - (128 << 20);
+            let asked = settled_bytes().unwrap() - (128 << 20);
             let reserve = Reserve::leave(asked, folder.path()).unwrap();
-            let taken = reserve._taken.metadata().unwrap().len();
-            assert!(taken > 0 && reserve.left_bytes == asked);
+            assert!(reserve.taken.metadata().unwrap().len() > 0 && reserve.left_bytes == asked);
             // Nothing but the descriptor keeps it.
             let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
             assert!(!mounts.contains(folder.path().to_str().unwrap()), "{mounts}");
@@ -110,5 +129,23 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// What others give back in the middle of a cell is heard of at its end, and taken before the next.
+    #[test]
+    fn what_others_give_back_is_noticed_and_taken() {
+        let machine = Arc::new(AtomicU64::new(2000 << 20));
+        let of_others = machine.clone();
+        let available = move |taken: &File| Ok(of_others.load(Ordering::Relaxed) - taken.metadata()?.len());
+        let taken = tempfile::tempfile().unwrap();
+        let mut reserve = Reserve { taken, left_bytes: 1980 << 20, available: Box::new(available) };
+        assert_eq!(reserve.hold().unwrap(), 1980 << 20);
+        machine.fetch_add(SLACK_BYTES, Ordering::Relaxed);
+        reserve.check().unwrap();
+        machine.fetch_add(1 << 20, Ordering::Relaxed);
+        let error = reserve.check().unwrap_err().to_string();
+        assert!(error.contains("have become available"), "{error}");
+        assert_eq!(reserve.hold().unwrap(), 1980 << 20);
+        reserve.check().unwrap();
     }
 }

@@ -151,7 +151,7 @@ impl Experiment {
         }
         let folder = tempfile::Builder::new().prefix("myriad-lab-").tempdir_in(&self.folder);
         let folder = folder.with_context(|| format!("making a folder in {}", self.folder.display()))?;
-        let reserve = self.memory_bytes.map(|bytes| Reserve::leave(bytes, folder.path())).transpose()?;
+        let mut reserve = self.memory_bytes.map(|bytes| Reserve::leave(bytes, folder.path())).transpose()?;
         let mut made = Places::new(folder.path(), self.exe.clone(), volume_bytes, names, self.sparse);
         made.ensure_room(&places)?;
         // After all that can refuse the run: a file without samples would be in the way of the next.
@@ -180,13 +180,14 @@ impl Experiment {
             }
             bar.set_message(format!("run {}: {} on {}", cell.run + 1, work.1.name, cell.place.name()));
             bar.tick();
-            let available = reserve.as_ref().map(Reserve::check).transpose()?;
+            let available = reserve.as_mut().map(Reserve::hold).transpose()?;
             let recorder = match &self.trace {
                 Some(folder) => Some(replay::record(folder, self.resume, cell, work, &outcome.header)?),
                 None => None,
             };
             made.record_next(recorder.clone());
-            match self.run_cell(cell, work, &combinations, available, &mut made) {
+            let measured = self.run_cell(cell, work, &combinations, available, &mut made);
+            match measured.and_then(|lines| reserve.as_ref().map_or(Ok(()), Reserve::check).map(|()| lines)) {
                 Ok(lines) => {
                     recorder.map_or(Ok(()), |recorder| replay::finish(&recorder, &lines))?;
                     if let Some(file) = &mut file {

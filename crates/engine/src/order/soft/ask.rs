@@ -104,7 +104,7 @@ impl Volume {
             }
             let mut txn = Txn::enter(self);
             let counted = (|| {
-                let mut group = self.group(&mut txn, ag)?;
+                let mut group = self.group(&txn.look, ag)?;
                 let space = group.as_mut().expect("just loaded");
                 space.recount(&mut txn)?;
                 free += i64::from(space.free_blocks());
