@@ -51,6 +51,7 @@ impl Ops<'_> {
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut before = Before::default();
+        let mut left_out = None;
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
@@ -77,12 +78,14 @@ impl Ops<'_> {
                     before.flushed = [before.flushed[1], Some(file.node())];
                 }
                 Renamed::SettleFirst { is_reshaping } => {
-                    before.shapes = self.volume.soft.as_ref().map(Soft::shapes);
-                    self.volume.commit_now()?;
-                    if is_reshaping {
-                        before.waited += 1;
-                    } else {
-                        before.settled += 1;
+                    if let Some(error) = left_out {
+                        return Err(error);
+                    }
+                    let shapes = self.volume.soft.as_ref().map(Soft::shapes);
+                    left_out = self.volume.commit_what_can_be_read()?;
+                    // What was left out is not durable, but may be nothing that the rename waits for: it looks once more.
+                    if left_out.is_none() {
+                        before.has_made_durable(shapes, is_reshaping);
                     }
                 }
             }
@@ -600,6 +603,13 @@ struct Before {
 }
 
 impl Before {
+    /// All that was changed before is durable, with a tree of this shape, because a rename asked for it that `is_reshaping` or not.
+    fn has_made_durable(&mut self, shapes: Option<u64>, is_reshaping: bool) {
+        self.shapes = shapes;
+        let tries = if is_reshaping { &mut self.waited } else { &mut self.settled };
+        *tries += 1;
+    }
+
     fn has_settled(&self) -> bool {
         self.waited + self.settled > 0
     }

@@ -221,7 +221,7 @@ impl Volume {
         }
         if (is_due && !self.options.background) || self.epoch.cost.exceeds(&self.limits.epoch_max) {
             self.counters.bump(Count::log_stalls);
-            self.commit_through(self.epoch.current())?;
+            self.commit_for_room()?;
             self.await_release()?;
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Volume {
         let mut in_vain = 0;
         while self.epoch.cost.waiting() > self.limits.epoch_max.log_bytes && in_vain < VAIN_ROUNDS {
             let before = self.epoch.cost.waiting();
-            self.commit_through(self.epoch.current())?;
+            self.commit_for_room()?;
             in_vain = if self.epoch.cost.waiting() < before { 0 } else { in_vain + 1 };
         }
         Ok(())
@@ -282,7 +282,7 @@ impl Volume {
             if round > 0 {
                 crate::file::flush_idle_for_room(self)?;
             }
-            self.commit_now()?;
+            self.commit_for_room()?;
             let mut checkpointer = self.checkpointer.lock();
             checkpointer.bring_home(self)?;
         }
@@ -314,7 +314,7 @@ impl Volume {
         let mut in_vain = 0;
         for _ in 0..FIND_ROUNDS {
             let before = self.totals.ready_blocks.load(Ordering::Relaxed);
-            self.commit_now()?;
+            self.commit_for_room()?;
             self.checkpointer.lock().release_now(self)?;
             schedule::pause();
             let has_come = self.totals.ready_blocks.load(Ordering::Relaxed) > before;
