@@ -31,10 +31,10 @@ use myriad_format::{AgBlock, AgNo, Corrupt, FsBlock, Ino};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How long searches pass over a group whose header could not be read, if another group has room. A medium may try for seconds before it
-/// answers, inside the gate and under the group's lock. Long enough that this is a tenth of the time at most, short enough for whoever has
-/// plugged a cable in again.
-const UNREADABLE_FOR: Time = 30_000_000_000;
+/// How long searches pass over a group whose header could not be read, if another group has room; and how long soft updates do not ask again for a block
+/// that could not be read. A medium may try for seconds before it answers, inside the gate and under the group's lock, or behind the closed gate. Long
+/// enough that this is a tenth of the time at most, short enough for whoever has plugged a cable in again.
+pub(crate) const UNREADABLE_FOR: Time = 30_000_000_000;
 
 /// The groups in memory. A group is read when it is first asked for, and may be dropped again when nothing of it is under way.
 pub(super) struct Groups {

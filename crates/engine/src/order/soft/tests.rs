@@ -181,6 +181,7 @@ fn what_cannot_be_judged_waits_and_all_else_lasts() {
     assert!(has_lasting(&device, "synced"));
     volume.commit_file(other.ino).unwrap();
     device.clear();
+    volume.soft().unreadable.forget();
     volume.commit_now().unwrap();
     assert!(volume.soft().is_clean());
     let after = testing::open(Arc::new(device.inner().clone_image()));
@@ -200,6 +201,33 @@ fn an_fsync_does_not_fail_for_what_another_one_needs() {
     assert_eq!(volume.soft().wanted().len(), 1, "the other one waits still");
     assert!(matches!(volume.commit_file(Ino(needing.ino)), Err(Error::Io(_))));
     assert!(volume.check_running().is_ok());
+}
+
+/// Each unit that waited for a block which cannot be read asked for it, in each round, while the gate was closed. On a medium that tries for seconds that was
+/// a hang.
+#[test]
+fn what_cannot_be_read_is_not_asked_for_by_each_round() {
+    let (device, volume, c) = deep_link();
+    let other = testing::new_file(&volume, b"other");
+    with(&volume, |ops, _| ops.link(other.node(), c, b"another link", LinkRules::default()).unwrap());
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    // The sector of one inode, a second time by way of what is read ahead.
+    let struck = device.struck();
+    assert!(struck <= 2, "{struck} reads");
+    for i in 0..4 {
+        testing::new_file(&volume, format!("{i}").as_bytes());
+        assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    }
+    assert_eq!(device.struck(), struck);
+    // Somebody else may have read it.
+    device.clear();
+    with(&volume, |ops, root| {
+        let a = ops.lookup(root, b"a").unwrap();
+        ops.lookup(a.node(), b"b").unwrap();
+    });
+    volume.commit_now().unwrap();
+    assert!(volume.soft().is_clean());
 }
 
 /// A commit was made only so that a name could be used again, and its error became the operation's, though that needed nothing of what could not be read.
@@ -238,6 +266,7 @@ fn what_waits_for_a_commit_goes_on_if_its_own_names_last() {
     });
     assert!(volume.check_running().is_ok() && !volume.soft().is_clean());
     device.clear();
+    volume.soft().unreadable.forget();
     make(&volume, root(&volume), "late", S_IFREG | 0o644);
 }
 
@@ -313,6 +342,7 @@ fn no_exchange_is_noted_of_which_a_part_cannot_be_judged() {
 
     damage(&mut block);
     device.write(at, &block).unwrap();
+    volume.soft().unreadable.forget();
     volume.commit_now().unwrap();
     assert!(volume.soft().is_clean());
     assert_eq!(lasting(), [Some(q.ino), Some(p.ino)]);
