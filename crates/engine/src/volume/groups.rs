@@ -61,7 +61,7 @@ struct Search {
     unreadable: Option<Error>,
     /// Whether it has passed over a group without asking the device.
     has_passed: bool,
-    /// Whether it asks also for headers that could not be read lately: no other group has room.
+    /// Whether it asks also for headers that could not be read lately: no other group has a single block.
     asks_all: bool,
 }
 
@@ -300,7 +300,7 @@ impl Volume {
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
     /// need not have more than fit beside the largest reserve. A group whose records of free blocks cannot be read is passed over as if it were full:
     /// operations allocate in the middle of their changes, and one damaged block is not to shut the volume down each time. That it cannot be read is the
-    /// error if no group has a single block.
+    /// error if no group has a single block; who asks for more is told ENOSPC, and asks for less.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         if self.geometry.fragments() > 1 {
             if starve::is_due() {
@@ -341,7 +341,8 @@ impl Volume {
                 })
             });
             match (found, search) {
-                (Err(Error::Refused(Errno::NOSPC)), Search { has_passed: true, .. }) => {
+                // Whoever wants more than one block in one piece asks again for single ones.
+                (Err(Error::Refused(Errno::NOSPC)), Search { has_passed: true, .. }) if min == 1 => {
                     search = Search { asks_all: true, ..Search::default() };
                 }
                 (Err(Error::Refused(Errno::NOSPC)), Search { unreadable: Some(error), .. }) if min == 1 => {
@@ -773,6 +774,9 @@ mod tests {
             assert_eq!(take(), Ok(1));
             let reads = device.seen(FaultOp::Read);
             (0..100).for_each(|_| assert_eq!(take(), Ok(1)));
+            // More in one piece than any group has: single blocks are asked for next.
+            let many = |txn: &mut Txn<'_>| volume.allocate_extent(txn, volume.block_of(volume.root), 1 << 20, 1 << 20);
+            assert_eq!(transact(&volume, 1, many).unwrap_err().errno(), Errno::NOSPC);
             assert_eq!(device.seen(FaultOp::Read), reads);
             device.write(at, &sound).unwrap();
             assert_eq!(take(), Ok(1));
