@@ -635,17 +635,22 @@ mod tests {
     use myriad_device::MemoryDevice;
     use myriad_format::choices::Profile;
     use myriad_format::inode::S_IFDIR;
+    use std::sync::LazyLock;
+
+    /// Root's operations on a volume, and its root directory.
+    fn as_root(volume: &Volume) -> (Ops<'_>, Node) {
+        static ROOT: LazyLock<Cred> = LazyLock::new(Cred::root);
+        (Ops { volume, cred: &ROOT, caller: &ROOT }, crate::namei::root(&volume.look()).unwrap())
+    }
 
     /// Whether there was something to replace was found out before the locks were taken. A target that came in between
     /// was replaced by a file whose data was only in memory: power loss left neither.
     #[test]
     fn a_target_that_has_just_come_is_replaced_by_a_whole_file() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let source = testing::new_file(&volume, b"new");
-        crate::file::write(&volume, &cred, &source, b"content", 0, false, false).unwrap();
+        crate::file::write(&volume, ops.cred, &source, b"content", 0, false, false).unwrap();
         testing::new_file(&volume, b"old");
         let end = |name| ops.end((root, name));
         // As if the target had come after every look at it but the last.
@@ -668,9 +673,7 @@ mod tests {
     #[test]
     fn what_has_been_flushed_is_not_what_has_its_number() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         testing::new_file(&volume, b"old");
         let file = testing::new_file(&volume, b"new");
         let flushed = file.node();
@@ -680,7 +683,7 @@ mod tests {
         let file = testing::new_file(&volume, b"new");
         let node = file.node();
         assert!(node.ino == flushed.ino && node.generation != flushed.generation);
-        crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
+        crate::file::write(&volume, ops.cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
             let before = Before { flushed: [None, Some(flushed)], ..Before::default() };
@@ -703,9 +706,7 @@ mod tests {
     #[test]
     fn an_exchange_begins_with_both_names_as_they_last() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let end = |name| ops.end((root, name));
         let exchange = |(a, b)| {
             transact(&volume, OPERATION_BLOCKS, |txn| {
@@ -734,9 +735,7 @@ mod tests {
     #[test]
     fn a_directory_takes_no_second_name_while_an_exchange_waits() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         for name in [&b"d"[..], b"e"] {
             ops.make(root, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
         }
@@ -759,9 +758,7 @@ mod tests {
     #[test]
     fn a_rename_that_has_waited_for_others_still_asks_what_its_target_keeps() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let mkdir = |parent, name: &[u8]| {
             let made = ops.make(parent, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
             Node { ino: made.ino, generation: made.generation }
