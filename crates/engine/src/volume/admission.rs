@@ -172,14 +172,17 @@ impl Volume {
         ready - promised - under_way - left
     }
 
-    /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
+    /// Blocks that one new file can still be given, those of its map not counted; with fragments, all of whole file blocks. What waits in limbo counts: whoever
+    /// wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
         let parts = self.totals.free_parts.load(Ordering::Relaxed);
         let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - self.held_by_groups();
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
-        let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
+        let nodes = MAP_BLOCKS + crate::map::nodes_at_first(&self.geometry);
+        let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - nodes as i64;
         let left = left.max(0) as u64;
-        left - left.div_ceil(crate::map::blocks_per_node(&self.geometry))
+        let left = left - left.div_ceil(crate::map::blocks_per_node(&self.geometry));
+        left - left % u64::from(self.geometry.fragments())
     }
 
     /// Whether so few whole blocks are left that one block of metadata must not break one while there are parts of others.
