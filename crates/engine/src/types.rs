@@ -331,8 +331,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Not allocated and not reserved by delayed allocation.
     pub free_blocks: u64,
-    /// Of these, what one file can be given ([`crate::File::allocate`], data to write): without the blocks held back for removals and for
-    /// what the engine writes itself, and a thousandth for the nodes of the file's map.
+    /// Of these, what one new file can be given ([`crate::File::allocate`], data to write): without the blocks held back for removals and for
+    /// what the engine writes itself, and those that the nodes of the file's map take.
     pub available_blocks: u64,
     /// Inodes in use.
     pub inodes_used: u64,

@@ -339,6 +339,54 @@ fn a_block_device_is_trimmed_on_request() {
     outcome.unwrap();
 }
 
+/// Of a map of pointers, the blocks of pointers that lead to other ones were not counted: a file of as many blocks as were said to be available was refused.
+#[test]
+fn a_file_can_have_all_that_is_available() {
+    for (profile, fragments) in [("myriad", 1), ("ffs", 1), ("ffs", 8)] {
+        // Three levels of pointers, or two of them, or one.
+        for (size, unit) in [(16 << 20, 512), (16 << 20, 4096), (2 << 20, 4096)] {
+            if fragments > 1 && unit > 512 {
+                continue;
+            }
+            let profile = Profile::parse(profile).unwrap();
+            let device = Arc::new(MemoryDevice::new(size));
+            let mkfs = MkfsOptions {
+                choices: profile.choices,
+                order: profile.order,
+                block_size: unit * fragments,
+                fragments,
+                ..MkfsOptions::default()
+            };
+            Fs::format_device(device.clone(), None, &mkfs).unwrap();
+            for preallocates in [true, false] {
+                let case = format!("{} with {fragments} fragments, {size} bytes: {preallocates}", profile.name);
+                let device = Arc::new(device.clone_image());
+                let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+                let session = fs.session(Cred::root());
+                let file = session.open("file", WRITE).unwrap();
+                fs.sync().unwrap();
+                let statfs = fs.statfs().unwrap();
+                let bytes = statfs.available_blocks * u64::from(statfs.block_size);
+                assert!(bytes > size / 4, "{case}: {statfs:?}");
+                if preallocates {
+                    file.allocate(AllocateMode::Extend, 0, bytes).unwrap_or_else(|error| panic!("{case}: {error}"));
+                } else {
+                    let mut at = 0;
+                    while at < bytes {
+                        let part = vec![1; (bytes - at).min(64 << 10) as usize];
+                        let written = file.write_at(&part, at);
+                        at += written.unwrap_or_else(|error| panic!("{case}: at {at} of {bytes}: {error}")) as u64;
+                    }
+                }
+                file.sync().unwrap();
+                drop((file, session));
+                fs.close().unwrap();
+                check_silent(&device.into()).unwrap();
+            }
+        }
+    }
+}
+
 /// Each opening took 24 blocks a group for held back. Groups with trees do hold some back, to record changes; groups with a bitmap hold none. So
 /// on small groups ENOSPC came early, but not after a crash, when free blocks are counted.
 #[test]

@@ -51,7 +51,9 @@ const LONE_IN_DISTRICT: u64 = 1 << (DISTRICT_BITS - 1);
 const MISSES_IN_DISTRICT: u64 = LONE_IN_DISTRICT + (1 << DISTRICT_BITS);
 /// Bits of a word that count misses.
 const MISSES_BITS: u32 = 6;
-const _: () = assert!(MISSES_IN_DISTRICT < 1 << MISSES_BITS && LONE_NEAR + 1 < 1 << MISSES_BITS, "the bits do");
+const _: () = assert!(MISSES_IN_DISTRICT <= UNREADABLE && LONE_NEAR < UNREADABLE, "the bits do");
+/// In place of a count of misses: something of the neighbourhood cannot be read, so it is not asked for as a whole.
+const UNREADABLE: u64 = (1 << MISSES_BITS) - 1;
 /// What part of a window must be in use by walks or lookups: where less is, file data lies between the directory's blocks.
 const YIELD_MIN: u64 = 4;
 /// What part of evicted frames may have been read ahead in vain before neighbourhoods are left alone.
@@ -118,15 +120,24 @@ impl Neighbourhoods {
     fn around(&self, block: FsBlock, kind: BlockKind) -> Option<(FsBlock, u64)> {
         let number = block.0 >> self.bits;
         let is_inode = matches!(kind, BlockKind::Inode | BlockKind::InodeTable);
-        let is_near = note_miss(&self.words, number << 1 | u64::from(is_inode), LONE_NEAR + 1) > LONE_NEAR;
+        let near = note_miss(&self.words, number << 1 | u64::from(is_inode), LONE_NEAR + 1);
         let is_dense =
             !is_inode && note_miss(&self.districts, number >> DISTRICT_BITS, MISSES_IN_DISTRICT) > LONE_IN_DISTRICT;
-        ((is_near || is_dense) && self.bits > 0).then(|| (FsBlock(number << self.bits), 1 << self.bits))
+        let is_wanted = near != UNREADABLE && (near > LONE_NEAR || is_dense);
+        (is_wanted && self.bits > 0).then(|| (FsBlock(number << self.bits), 1 << self.bits))
     }
 
     /// Reading the neighbourhood of this block was in vain: misses in its district are counted anew.
     fn was_in_vain(&self, block: FsBlock) {
         word_of(&self.districts, block.0 >> self.bits >> DISTRICT_BITS).store(0, Ordering::Relaxed);
+    }
+
+    /// Something of the neighbourhood of this block cannot be read. That is known until others have taken its words, or nothing is in the cache any more.
+    fn cannot_be_read(&self, block: FsBlock) {
+        let number = block.0 >> self.bits;
+        for number in [number << 1, number << 1 | 1] {
+            word_of(&self.words, number).store(number << MISSES_BITS | UNREADABLE, Ordering::Relaxed);
+        }
     }
 
     /// Nothing is in the cache any more, and what was missing says nothing of what will be.
@@ -139,10 +150,13 @@ fn word_of(words: &[AtomicU64], number: u64) -> &AtomicU64 {
     &words[(number % words.len() as u64) as usize]
 }
 
-/// Counts a miss of what has this number; the how many-th it is, after the `last` one from 1 on.
+/// Counts a miss of what has this number; the how many-th it is, after the `last` one from 1 on; or [`UNREADABLE`], which stays.
 fn note_miss(words: &[AtomicU64], number: u64, last: u64) -> u64 {
     let word = word_of(words, number);
     let old = word.load(Ordering::Relaxed);
+    if old == (number << MISSES_BITS | UNREADABLE) {
+        return UNREADABLE;
+    }
     let nth = if old >> MISSES_BITS == number { (old & ((1 << MISSES_BITS) - 1)) + 1 } else { 1 };
     word.store((number << MISSES_BITS) | (nth % last), Ordering::Relaxed);
     nth
@@ -174,7 +188,10 @@ impl Cache {
         let mut bytes = AlignedBuf::zeroed((count as usize) << self.block_bits);
         if self.device.read(start.0 << self.block_bits, &mut bytes).is_err() {
             // A bad place nearby: the next misses are not to meet it again.
-            self.neighbourhoods.was_in_vain(block);
+            match window {
+                1 => self.neighbourhoods.cannot_be_read(block),
+                _ => self.neighbourhoods.was_in_vain(block),
+            }
             return None;
         }
         Some(Run { start, bytes })
@@ -194,11 +211,20 @@ impl Cache {
         }
     }
 
+    /// Nothing is in the cache any more, and what was read ahead before says nothing of what will be.
+    pub(super) fn forget_ahead(&self) {
+        self.neighbourhoods.forget();
+        self.ahead_is_unused.store(false, Ordering::Relaxed);
+    }
+
     /// Decides, after a sweep that evicted so many frames, and so many of them unasked for after they were read ahead, whether
     /// neighbourhoods are worth reading.
     pub(super) fn judge_ahead(&self, evicted: usize, unused: usize) {
         self.counters.add(Count::blocks_ahead_unused, unused as u64);
-        self.ahead_is_unused.store(unused > evicted / UNUSED_MAX, Ordering::Relaxed);
+        // A sweep that found nothing to evict says nothing of that.
+        if evicted > 0 {
+            self.ahead_is_unused.store(unused > evicted / UNUSED_MAX, Ordering::Relaxed);
+        }
     }
 
     /// Has those of `blocks` that are missing read, in one batch; errors are left to whoever asks for the block. Inside the
@@ -318,6 +344,21 @@ mod tests {
         // Blocks as large as a neighbourhood have no neighbours.
         let near = Neighbourhoods::new(4096, 17);
         assert!((0..4).all(|_| near.around(FsBlock(7), BlockKind::Inode).is_none()));
+    }
+
+    /// Where a sector was bad, every third miss read all of the neighbourhood in vain.
+    #[test]
+    fn a_neighbourhood_that_cannot_be_read_is_left_alone() {
+        let near = Neighbourhoods::new(1 << 16, 12);
+        let around = |block, kind| near.around(FsBlock(block), kind);
+        (0..LONE_IN_DISTRICT).for_each(|i| assert!(around(64 + i * 32, BlockKind::DirIndex).is_none()));
+        assert!(around(64, BlockKind::DirIndex).is_some(), "a dense district");
+        near.cannot_be_read(FsBlock(70));
+        let kinds = [BlockKind::DirIndex, BlockKind::Inode];
+        assert!((0..20).all(|i| kinds.iter().all(|&kind| around(64 + i, kind).is_none())));
+        assert!(around(96, BlockKind::DirIndex).is_some(), "its neighbour");
+        near.forget();
+        assert_eq!([70, 71, 72].map(|block| around(block, BlockKind::Inode).is_some()), [false, false, true]);
     }
 
     #[test]

@@ -210,9 +210,10 @@ impl Cache {
         }
         self.counters.add(Count::cache_evictions, freed as u64);
         if everything {
-            self.neighbourhoods.forget();
+            self.forget_ahead();
+        } else {
+            self.judge_ahead(freed, state.unused_ahead);
         }
-        self.judge_ahead(freed, if everything { 0 } else { state.unused_ahead });
         self.forget_freed_directories(&mut state);
         self.note_room(&state);
         drop(state);

@@ -1,10 +1,44 @@
 use super::data::PASSING_MIN;
 use super::*;
-use myriad_device::MemoryDevice;
+use crate::error::Errno;
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 
 fn cache() -> Cache {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap()
+}
+
+/// Every third miss near a bad sector read all that lies around it in vain, however long the medium tried.
+#[test]
+fn a_bad_sector_is_read_ahead_over_once() {
+    const MISSES: u64 = 12;
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+    let cache =
+        Cache::new(1 << 20, 12, false, device.clone(), [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+    let _inside = cache.gate.enter(0);
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, Errno::IO.raw_os_error());
+    let before = device.seen(FaultOp::Read);
+    // Backwards, which is no walk.
+    for i in 0..MISSES {
+        assert!(cache.get(FsBlock(95 - i), BlockKind::DirIndex).is_err());
+    }
+    assert_eq!(device.seen(FaultOp::Read) - before, MISSES + 1);
+}
+
+/// A cache that was too small for what it had read ahead began to read ahead again after a sweep that found nothing to evict.
+#[test]
+fn a_sweep_that_evicts_nothing_does_not_say_that_reading_ahead_is_of_use() {
+    let cache = cache();
+    let is_used = || !cache.ahead_is_unused.load(Ordering::Relaxed);
+    cache.judge_ahead(100, 50);
+    assert!(!is_used());
+    assert_eq!(cache.sweep(Sweep::ForRoom), 0);
+    assert!(!is_used());
+    cache.judge_ahead(100, 10);
+    assert!(is_used());
+    cache.judge_ahead(100, 50);
+    cache.sweep(Sweep::Everything);
+    assert!(is_used(), "nothing is left that was read ahead");
 }
 
 fn page(cache: &Cache, byte: u8) -> u32 {

@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 const KINDS: [Directory; 4] = [Directory::Indexed, Directory::Linear, Directory::Slots, Directory::Tree];
 
 /// A volume with an empty directory, and a file to be linked into it.
-struct Tried {
+pub(super) struct Tried {
     device: Arc<MemoryDevice>,
-    volume: Volume,
+    pub volume: Volume,
     root: Node,
-    dir: Node,
+    pub dir: Node,
     other: Node,
 }
 
@@ -29,10 +29,20 @@ fn new_file() -> NewFile<'static> {
     NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }
 }
 
+/// A device with a new volume.
+pub(super) fn formatted(choices: Choices) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    crate::mkfs::format(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+    device
+}
+
 impl Tried {
     fn new(choices: Choices) -> Self {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        crate::mkfs::format(device.clone(), None, &MkfsOptions { choices, ..MkfsOptions::default() }).unwrap();
+        Self::on(formatted(choices))
+    }
+
+    /// On what `formatted` made.
+    pub fn on(device: Arc<MemoryDevice>) -> Self {
         let volume = testing::open(device.clone());
         volume.write_superblock(state::IN_USE).unwrap();
         let root = namei::root(&volume.look()).unwrap();
@@ -48,15 +58,30 @@ impl Tried {
         f(Ops { volume: &self.volume, cred: &cred, caller: &cred })
     }
 
-    fn link(&self, name: &[u8]) -> Result<()> {
+    pub fn link(&self, name: &[u8]) -> Result<()> {
         self.with(|ops| ops.link(self.other, self.dir, name, LinkRules::default()).map(drop))
     }
 
-    fn unlink(&self, name: &[u8]) {
+    pub fn unlink(&self, name: &[u8]) {
         self.with(|ops| ops.unlink(self.dir, name).map(drop)).unwrap();
     }
 
-    fn assert_sound(&self) {
+    /// Every way to add a name is refused, and nothing has changed.
+    pub fn assert_refuses(&self, name: &[u8]) {
+        let used = self.volume.totals.inodes_used.load(Ordering::Relaxed);
+        let free = self.volume.totals.free_blocks.load(Ordering::Relaxed);
+        self.with(|ops| {
+            let renamed = ops.rename((self.root, b"other"), (self.dir, name), RenameMode::Replace, (false, false));
+            for refused in [ops.make(self.dir, name, &new_file()).map(drop), self.link(name), renamed] {
+                assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+                assert!(self.volume.check_running().is_ok());
+            }
+        });
+        assert_eq!(self.volume.totals.inodes_used.load(Ordering::Relaxed), used);
+        assert_eq!(self.volume.totals.free_blocks.load(Ordering::Relaxed), free);
+    }
+
+    pub fn assert_sound(&self) {
         self.volume.commit_now().unwrap();
         let report = check(Arc::new(self.device.clone_image()), None, &CheckOptions::default()).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
@@ -74,17 +99,7 @@ fn a_directory_ends_where_its_map_does_and_the_volume_goes_on() {
         let refused = (0..).find_map(|i| tried.link(&long(i)).err().map(|error| (i, error)));
         let (made, error) = refused.expect("it ends some time");
         assert_eq!(error.errno(), Errno::NOSPC, "{directory:?}, {made} names: {error}");
-        let free = tried.volume.totals.free_blocks.load(Ordering::Relaxed);
-        tried.with(|ops| {
-            let new = ops.make(tried.dir, &long(made), &new_file()).map(drop);
-            let renamed =
-                ops.rename((tried.root, b"other"), (tried.dir, &long(made)), RenameMode::Replace, (false, false));
-            for result in [new, renamed] {
-                assert_eq!(result.unwrap_err().errno(), Errno::NOSPC, "{directory:?}");
-            }
-        });
-        assert!(tried.volume.check_running().is_ok(), "{directory:?}");
-        assert_eq!(tried.volume.totals.free_blocks.load(Ordering::Relaxed), free, "{directory:?}");
+        tried.assert_refuses(&long(made));
         let look = tried.volume.look();
         let raw = inode::read_node(&look, tried.dir).unwrap();
         let most = map::directory_blocks_max(&tried.volume.geometry);

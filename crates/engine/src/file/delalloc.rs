@@ -283,7 +283,7 @@ fn take_part(
     passing: bool,
 ) -> Result<usize> {
     if volume.files.is_over_bound.load(Ordering::Relaxed) {
-        volume.commit_now()?;
+        volume.commit_for_room()?;
         volume.files.is_over_bound.store(false, Ordering::Relaxed);
     }
     if file.writes_through(volume.epoch.current()) {
@@ -349,7 +349,7 @@ fn bound_dirty(volume: &Volume, file: &Arc<OpenFile>, dirty: u64) -> Result<()> 
     }
     if dirty > volume.limits.dirty_pages_max {
         let _ = flush_all(volume);
-        volume.commit_now()?;
+        volume.commit_for_room()?;
     } else if dirty > volume.limits.dirty_pages_due {
         volume.wake_background(true);
     }
@@ -450,7 +450,7 @@ fn unlist_flushed(volume: &Volume) {
 pub(crate) fn bound_ordered(volume: &Volume) -> Result<()> {
     let waiting = volume.epoch.ordered_count.load(Ordering::Relaxed);
     if waiting > volume.limits.dirty_pages_due * ORDERED_MAX {
-        volume.commit_now()?;
+        volume.commit_for_room()?;
     } else if waiting > volume.limits.dirty_pages_due {
         volume.wake_background(false);
     }
@@ -646,7 +646,7 @@ fn begin_part<'a>(volume: &'a Volume, data: &FileData, enter: &Enter) -> Result<
             if matches!(enter, Enter::Direct) {
                 return Err(Errno::NOMEM.into());
             }
-            volume.commit_now()?;
+            volume.commit_for_room()?;
             has_waited = true;
             continue;
         }

@@ -209,6 +209,16 @@ pub(crate) fn run_max(geometry: &Geometry) -> u32 {
     }
 }
 
+/// Of the blocks that are said to be available, those for nodes of a file's map that lead to less than they could; one for each [`blocks_per_node`] is counted
+/// apart.
+pub(crate) fn nodes_at_first(geometry: &Geometry) -> u64 {
+    match geometry.map {
+        Map::Extents => 0,
+        // The double and the triple block of pointers, and on each of two levels the last block. With fragments, one of them may break a block.
+        Map::Blocks => 4 + (u64::from(geometry.fragments()) - 1),
+    }
+}
+
 /// Of so many blocks that are said to be available, one is for a node of the map that will lead to the others.
 pub(crate) fn blocks_per_node(geometry: &Geometry) -> u64 {
     match geometry.map {

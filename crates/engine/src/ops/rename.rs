@@ -51,6 +51,7 @@ impl Ops<'_> {
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut before = Before::default();
+        let mut left_out = None;
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
@@ -77,12 +78,14 @@ impl Ops<'_> {
                     before.flushed = [before.flushed[1], Some(file.node())];
                 }
                 Renamed::SettleFirst { is_reshaping } => {
-                    before.shapes = self.volume.soft.as_ref().map(Soft::shapes);
-                    self.volume.commit_now()?;
-                    if is_reshaping {
-                        before.waited += 1;
-                    } else {
-                        before.settled += 1;
+                    if let Some(error) = left_out {
+                        return Err(error);
+                    }
+                    let shapes = self.volume.soft.as_ref().map(Soft::shapes);
+                    left_out = self.volume.commit_what_can_be_read()?;
+                    // What was left out is not durable, but may be nothing that the rename waits for: it looks once more.
+                    if left_out.is_none() {
+                        before.has_made_durable(shapes, is_reshaping);
                     }
                 }
             }
@@ -600,6 +603,13 @@ struct Before {
 }
 
 impl Before {
+    /// All that was changed before is durable, with a tree of this shape, because a rename asked for it that `is_reshaping` or not.
+    fn has_made_durable(&mut self, shapes: Option<u64>, is_reshaping: bool) {
+        self.shapes = shapes;
+        let tries = if is_reshaping { &mut self.waited } else { &mut self.settled };
+        *tries += 1;
+    }
+
     fn has_settled(&self) -> bool {
         self.waited + self.settled > 0
     }
@@ -625,17 +635,22 @@ mod tests {
     use myriad_device::MemoryDevice;
     use myriad_format::choices::Profile;
     use myriad_format::inode::S_IFDIR;
+    use std::sync::LazyLock;
+
+    /// Root's operations on a volume, and its root directory.
+    fn as_root(volume: &Volume) -> (Ops<'_>, Node) {
+        static ROOT: LazyLock<Cred> = LazyLock::new(Cred::root);
+        (Ops { volume, cred: &ROOT, caller: &ROOT }, crate::namei::root(&volume.look()).unwrap())
+    }
 
     /// Whether there was something to replace was found out before the locks were taken. A target that came in between
     /// was replaced by a file whose data was only in memory: power loss left neither.
     #[test]
     fn a_target_that_has_just_come_is_replaced_by_a_whole_file() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let source = testing::new_file(&volume, b"new");
-        crate::file::write(&volume, &cred, &source, b"content", 0, false, false).unwrap();
+        crate::file::write(&volume, ops.cred, &source, b"content", 0, false, false).unwrap();
         testing::new_file(&volume, b"old");
         let end = |name| ops.end((root, name));
         // As if the target had come after every look at it but the last.
@@ -658,9 +673,7 @@ mod tests {
     #[test]
     fn what_has_been_flushed_is_not_what_has_its_number() {
         let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         testing::new_file(&volume, b"old");
         let file = testing::new_file(&volume, b"new");
         let flushed = file.node();
@@ -670,7 +683,7 @@ mod tests {
         let file = testing::new_file(&volume, b"new");
         let node = file.node();
         assert!(node.ino == flushed.ino && node.generation != flushed.generation);
-        crate::file::write(&volume, &cred, &file, b"content", 0, false, false).unwrap();
+        crate::file::write(&volume, ops.cred, &file, b"content", 0, false, false).unwrap();
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
             let before = Before { flushed: [None, Some(flushed)], ..Before::default() };
@@ -693,9 +706,7 @@ mod tests {
     #[test]
     fn an_exchange_begins_with_both_names_as_they_last() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let end = |name| ops.end((root, name));
         let exchange = |(a, b)| {
             transact(&volume, OPERATION_BLOCKS, |txn| {
@@ -724,9 +735,7 @@ mod tests {
     #[test]
     fn a_directory_takes_no_second_name_while_an_exchange_waits() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         for name in [&b"d"[..], b"e"] {
             ops.make(root, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
         }
@@ -749,9 +758,7 @@ mod tests {
     #[test]
     fn a_rename_that_has_waited_for_others_still_asks_what_its_target_keeps() {
         let volume = soft_volume();
-        let cred = Cred::root();
-        let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
-        let root = crate::namei::root(&volume.look()).unwrap();
+        let (ops, root) = as_root(&volume);
         let mkdir = |parent, name: &[u8]| {
             let made = ops.make(parent, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
             Node { ino: made.ino, generation: made.generation }

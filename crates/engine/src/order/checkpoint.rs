@@ -171,6 +171,9 @@ impl Checkpointer {
     /// Ends the making of checkpoints, having settled the volume, to which nobody makes changes any more. False if it
     /// would not settle. If the host has no room, nothing has ended, and it can be tried again.
     pub fn close(&mut self, volume: &Volume) -> Result<bool> {
+        if let Some(soft) = &volume.soft {
+            soft.unreadable.forget();
+        }
         let settled = self.settle(volume);
         self.is_closed = !matches!(settled, Err(Error::HostFull(_)));
         settled

@@ -255,6 +255,9 @@ impl Fs {
         volume.counters.bump(Count::syncs);
         // What could be flushed is durable, whatever became of the rest.
         let flushed = file::flush_all(volume);
+        if let Some(soft) = &volume.soft {
+            soft.unreadable.forget();
+        }
         let committed = volume.commit_now();
         flushed.and(committed)
     }

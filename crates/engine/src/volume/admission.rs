@@ -172,14 +172,17 @@ impl Volume {
         ready - promised - under_way - left
     }
 
-    /// Blocks that a file can still be given. What waits in limbo counts: whoever wants it has it by a checkpoint.
+    /// Blocks that one new file can still be given, those of its map not counted; with fragments, all of whole file blocks. What waits in limbo counts: whoever
+    /// wants it has it by a checkpoint.
     pub fn available_blocks(&self) -> u64 {
         let parts = self.totals.free_parts.load(Ordering::Relaxed);
         let free = self.totals.free_blocks.load(Ordering::Relaxed) - parts - self.held_by_groups();
         let promised = self.totals.reserved_blocks.load(Ordering::Relaxed);
-        let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - MAP_BLOCKS as i64;
+        let nodes = MAP_BLOCKS + crate::map::nodes_at_first(&self.geometry);
+        let left = free - promised - self.held_back() - self.orphan_list_blocks() as i64 - nodes as i64;
         let left = left.max(0) as u64;
-        left - left.div_ceil(crate::map::blocks_per_node(&self.geometry))
+        let left = left - left.div_ceil(crate::map::blocks_per_node(&self.geometry));
+        left - left % u64::from(self.geometry.fragments())
     }
 
     /// Whether so few whole blocks are left that one block of metadata must not break one while there are parts of others.
@@ -221,7 +224,7 @@ impl Volume {
         }
         if (is_due && !self.options.background) || self.epoch.cost.exceeds(&self.limits.epoch_max) {
             self.counters.bump(Count::log_stalls);
-            self.commit_through(self.epoch.current())?;
+            self.commit_for_room()?;
             self.await_release()?;
         }
         Ok(())
@@ -234,7 +237,7 @@ impl Volume {
         let mut in_vain = 0;
         while self.epoch.cost.waiting() > self.limits.epoch_max.log_bytes && in_vain < VAIN_ROUNDS {
             let before = self.epoch.cost.waiting();
-            self.commit_through(self.epoch.current())?;
+            self.commit_for_room()?;
             in_vain = if self.epoch.cost.waiting() < before { 0 } else { in_vain + 1 };
         }
         Ok(())
@@ -282,7 +285,7 @@ impl Volume {
             if round > 0 {
                 crate::file::flush_idle_for_room(self)?;
             }
-            self.commit_now()?;
+            self.commit_for_room()?;
             let mut checkpointer = self.checkpointer.lock();
             checkpointer.bring_home(self)?;
         }
@@ -314,7 +317,7 @@ impl Volume {
         let mut in_vain = 0;
         for _ in 0..FIND_ROUNDS {
             let before = self.totals.ready_blocks.load(Ordering::Relaxed);
-            self.commit_now()?;
+            self.commit_for_room()?;
             self.checkpointer.lock().release_now(self)?;
             schedule::pause();
             let has_come = self.totals.ready_blocks.load(Ordering::Relaxed) > before;

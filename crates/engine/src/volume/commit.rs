@@ -3,7 +3,7 @@
 use super::Volume;
 use crate::counters::Count;
 use crate::edit::BlockStore;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::order::checkpointer::Checkpointer;
 use crate::order::{self, Txn};
 use crate::planted::{Bug, planted};
@@ -35,6 +35,21 @@ impl Volume {
             self.give_back(false);
         }
         Ok(())
+    }
+
+    /// As [`Self::commit_now`], for whoever can go on with most of it: order `softdep` makes everything durable but what depends on a block that cannot
+    /// be read. Why that could not be read, if anything was left out; an error only if the volume was shut down, or the host has no room.
+    pub fn commit_what_can_be_read(&self) -> Result<Option<Error>> {
+        match self.commit_now() {
+            Err(error @ (Error::Io(_) | Error::Corrupt(_))) if self.check_not_shut_down().is_ok() => Ok(Some(error)),
+            committed => committed.map(|()| None),
+        }
+    }
+
+    /// As [`Self::commit_now`], for the room that it makes: the caller looks afterwards whether that is enough, and has an error of its own if it is not. That
+    /// some block cannot be read is none.
+    pub fn commit_for_room(&self) -> Result<()> {
+        self.commit_what_can_be_read().map(drop)
     }
 
     /// Makes a file durable, and a name by which it is found. Order `softdep` writes no more than that; the others make everything durable.

@@ -31,10 +31,10 @@ use myriad_format::{AgBlock, AgNo, BlockKind, Corrupt, FsBlock, Geometry, Ino};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How long searches pass over a group whose header could not be read, if another group has room. A medium may try for seconds before it
-/// answers, inside the gate and under the group's lock. Long enough that this is a tenth of the time at most, short enough for whoever has
-/// plugged a cable in again.
-const UNREADABLE_FOR: Time = 30_000_000_000;
+/// How long searches pass over a group whose header could not be read, if another group has room; and how long soft updates do not ask again for a block
+/// that could not be read. A medium may try for seconds before it answers, inside the gate and under the group's lock, or behind the closed gate. Long
+/// enough that this is a tenth of the time at most, short enough for whoever has plugged a cable in again.
+pub(crate) const UNREADABLE_FOR: Time = 30_000_000_000;
 
 /// The groups in memory. A group is read when it is first asked for, and may be dropped again when nothing of it is under way.
 pub(super) struct Groups {
@@ -61,7 +61,7 @@ struct Search {
     unreadable: Option<Error>,
     /// Whether it has passed over a group without asking the device.
     has_passed: bool,
-    /// Whether it asks also for headers that could not be read lately: no other group has room.
+    /// Whether it asks also for headers that could not be read lately: no other group has a single block.
     asks_all: bool,
 }
 
@@ -320,7 +320,7 @@ impl Volume {
     /// Allocates `min` to `max` contiguous blocks near `goal`. ENOSPC only if no group has `min`; a group that is not made yet
     /// need not have more than fit beside the largest reserve. A group whose records of free blocks cannot be read is passed over as if it were full:
     /// operations allocate in the middle of their changes, and one damaged block is not to shut the volume down each time. That it cannot be read is the
-    /// error if no group has a single block.
+    /// error if no group has a single block; who asks for more is told ENOSPC, and asks for less.
     pub fn allocate_extent(&self, txn: &mut Txn<'_>, goal: FsBlock, min: u32, max: u32) -> Result<(FsBlock, u32)> {
         if self.geometry.fragments() > 1 {
             if starve::is_due() {
@@ -361,7 +361,8 @@ impl Volume {
                 })
             });
             match (found, search) {
-                (Err(Error::Refused(Errno::NOSPC)), Search { has_passed: true, .. }) => {
+                // Whoever wants more than one block in one piece asks again for single ones.
+                (Err(Error::Refused(Errno::NOSPC)), Search { has_passed: true, .. }) if min == 1 => {
                     search = Search { asks_all: true, ..Search::default() };
                 }
                 (Err(Error::Refused(Errno::NOSPC)), Search { unreadable: Some(error), .. }) if min == 1 => {
@@ -826,6 +827,9 @@ mod tests {
             assert_eq!(take(), Ok(1));
             let reads = device.seen(FaultOp::Read);
             (0..100).for_each(|_| assert_eq!(take(), Ok(1)));
+            // More in one piece than any group has: single blocks are asked for next.
+            let many = |txn: &mut Txn<'_>| volume.allocate_extent(txn, volume.block_of(volume.root), 1 << 20, 1 << 20);
+            assert_eq!(transact(&volume, 1, many).unwrap_err().errno(), Errno::NOSPC);
             assert_eq!(device.seen(FaultOp::Read), reads);
             device.write(at, &sound).unwrap();
             assert_eq!(take(), Ok(1));

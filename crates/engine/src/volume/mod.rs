@@ -24,6 +24,7 @@ mod wake;
 
 pub(crate) use admission::{FramesWanted, MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
 pub(crate) use end::PANICKED;
+pub(crate) use groups::UNREADABLE_FOR;
 pub(crate) use inode_locks::TwoLocks;
 
 use crate::cache::Cache;

@@ -56,7 +56,7 @@ impl Volume {
                 checkpointer.run_due(self, due, true)?;
             }
         }
-        if soft.is_much() { self.commit_now() } else { Ok(()) }
+        if soft.is_much() { self.commit_for_room() } else { Ok(()) }
     }
 
     /// Before an operation begins: if soft updates hold too much, or if inodes are few and some wait to be given back, that is written first.
@@ -66,7 +66,7 @@ impl Volume {
         }
         if soft.inodes_waiting() > 0 && self.table_inodes_free().is_some_and(|free| free < INODES_FEW) {
             // Never full while there is something to give back.
-            self.commit_now()?;
+            self.commit_for_room()?;
         }
         Ok(())
     }

@@ -62,15 +62,23 @@ fn unit_of(block: &[u8], number: usize) -> &[u8] {
 
 impl Volume {
     /// Does what may have to wait until all that was changed before is durable; `None` says so, and that nothing was done. Others may be in the
-    /// way again after that; `is_settled`: there were so many of them that it is to be done all the same.
+    /// way again after that; `is_settled`: there were so many of them that it is to be done all the same. Where
+    /// something cannot be read that keeps changes from becoming durable, it is done if it need not wait for them.
     pub fn once_settled<T>(&self, mut attempt: impl FnMut(bool) -> Result<Option<T>>) -> Result<T> {
+        let mut left_out = None;
         for _ in 0..SETTLE_TRIES {
             if let Some(done) = attempt(false)? {
                 return Ok(done);
             }
-            self.commit_now()?;
+            if let Some(error) = left_out {
+                return Err(error);
+            }
+            left_out = self.commit_what_can_be_read()?;
         }
-        Ok(attempt(true)?.expect("it waits no more"))
+        match left_out {
+            Some(error) => attempt(false)?.ok_or(error),
+            None => Ok(attempt(true)?.expect("it waits no more")),
+        }
     }
 
     /// Whether a name of a directory is what a rename left when power was lost, on a volume of order `softdep`: the directory has another

@@ -62,6 +62,7 @@ mod round;
 mod shadow;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 mod words;
 
 pub(crate) use ask::SETTLE_TRIES;
@@ -85,6 +86,7 @@ use pending::{Pending, Step};
 use shadow::{Ghost, MODE, Shadow};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use unreadable::Unreadable;
 
 /// File data that waits to be written.
 struct Data {
@@ -168,6 +170,7 @@ pub(crate) struct Soft {
     frames_limit: u64,
     /// Units that were compared with what lasts of them.
     compared: AtomicU64,
+    pub unreadable: Unreadable,
     /// A change was cut off by a panic: some frame holds the half of one.
     is_spoiled: AtomicBool,
 }
@@ -335,6 +338,7 @@ impl Soft {
             frames: AtomicU64::new(0),
             frames_limit: limits::frames_limit(options, block_size),
             compared: AtomicU64::new(0),
+            unreadable: Unreadable::default(),
             is_spoiled: AtomicBool::new(false),
         }
     }

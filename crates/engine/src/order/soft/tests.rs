@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::cache::Sweep;
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::ops::{NewFile, Ops};
 use crate::types::{Cred, DirHash, LinkRules, MkfsOptions, Node, Order, RenameMode};
-use crate::volume::{Volume, testing};
+use crate::volume::{Share, Volume, testing};
 use crate::{dir, file, inode, namei};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::choices::Profile;
@@ -15,8 +15,12 @@ use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
 use std::sync::Arc;
 
 fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
+    format_with(device, block_size, MkfsOptions::default().bytes_per_inode);
+}
+
+fn format_with(device: Arc<dyn BlockDevice>, block_size: u32, bytes_per_inode: u64) {
     let choices = Profile::parse("ffs").unwrap().choices;
-    let options = MkfsOptions { choices, block_size, order: Order::Soft, ..MkfsOptions::default() };
+    let options = MkfsOptions { choices, block_size, bytes_per_inode, order: Order::Soft, ..MkfsOptions::default() };
     crate::mkfs::format(device, None, &options).unwrap();
 }
 
@@ -121,9 +125,9 @@ fn a_name_that_is_noted_is_not_searched_for() {
 }
 
 /// A volume on a device whose reads can be made to fail, with directory `c` three levels deep, of whose parent nothing is in the cache; and `c`.
-fn deep_directory() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
+fn deep_directory(bytes_per_inode: u64) -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
     let memory = Arc::new(MemoryDevice::new(16 << 20));
-    format(memory.clone(), 512);
+    format_with(memory.clone(), 512, bytes_per_inode);
     let device = Arc::new(FaultDevice::new(memory));
     let volume = testing::open(device.clone());
     let a = mkdir(&volume, root(&volume), "a");
@@ -142,7 +146,7 @@ fn deep_directory() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
 
 /// The same, and a new name `link` in `c` of a file that lasts: whether it may show depends on what has to be read.
 fn deep_link() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
-    let (device, volume, c) = deep_directory();
+    let (device, volume, c) = deep_directory(MkfsOptions::default().bytes_per_inode);
     let file = testing::new_file(&volume, b"file");
     volume.commit_now().unwrap();
     with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
@@ -177,6 +181,7 @@ fn what_cannot_be_judged_waits_and_all_else_lasts() {
     assert!(has_lasting(&device, "synced"));
     volume.commit_file(other.ino).unwrap();
     device.clear();
+    volume.soft().unreadable.forget();
     volume.commit_now().unwrap();
     assert!(volume.soft().is_clean());
     let after = testing::open(Arc::new(device.inner().clone_image()));
@@ -196,6 +201,93 @@ fn an_fsync_does_not_fail_for_what_another_one_needs() {
     assert_eq!(volume.soft().wanted().len(), 1, "the other one waits still");
     assert!(matches!(volume.commit_file(Ino(needing.ino)), Err(Error::Io(_))));
     assert!(volume.check_running().is_ok());
+}
+
+/// Each unit that waited for a block which cannot be read asked for it, in each round, while the gate was closed. On a medium that tries for seconds that was
+/// a hang.
+#[test]
+fn what_cannot_be_read_is_not_asked_for_by_each_round() {
+    let (device, volume, c) = deep_link();
+    let other = testing::new_file(&volume, b"other");
+    with(&volume, |ops, _| ops.link(other.node(), c, b"another link", LinkRules::default()).unwrap());
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    // The sector of one inode, a second time by way of what is read ahead.
+    let struck = device.struck();
+    assert!(struck <= 2, "{struck} reads");
+    for i in 0..4 {
+        testing::new_file(&volume, format!("{i}").as_bytes());
+        assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    }
+    assert_eq!(device.struck(), struck);
+    // Somebody else may have read it.
+    device.clear();
+    with(&volume, |ops, root| {
+        let a = ops.lookup(root, b"a").unwrap();
+        ops.lookup(a.node(), b"b").unwrap();
+    });
+    volume.commit_now().unwrap();
+    assert!(volume.soft().is_clean());
+}
+
+/// A commit was made only so that a name could be used again, and its error became the operation's, though that needed nothing of what could not be read.
+#[test]
+fn what_waits_for_a_commit_goes_on_if_its_own_names_last() {
+    let (device, volume, c) = deep_directory(8192);
+    let names = ["made", "linked", "target", "late"];
+    let files = names.map(|name| testing::new_file(&volume, name.as_bytes()).node());
+    let moved = testing::new_file(&volume, b"moved").node();
+    volume.commit_now().unwrap();
+    // The name is free for others once the file lasts under another one, in `dir`.
+    let give_up = |name: &str, dir| {
+        let file = files[names.iter().position(|&other| other == name).unwrap()];
+        with(&volume, |ops, root| {
+            ops.link(file, dir, format!("other {name}").as_bytes(), LinkRules::default()).unwrap();
+            ops.unlink(root, name.as_bytes()).unwrap();
+        });
+    };
+    let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+    give_up("late", c);
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    with(&volume, |ops, root| {
+        give_up("made", root);
+        ops.make(root, b"made", &new).unwrap();
+        give_up("linked", root);
+        ops.link(moved, root, b"linked", LinkRules::default()).unwrap();
+        give_up("target", root);
+        ops.rename((root, b"moved"), (root, b"target"), RenameMode::Replace, (false, false)).unwrap();
+        // What needs it is told why it cannot be done, and not asked for ever.
+        assert!(matches!(ops.make(root, b"late", &new), Err(Error::Io(_))));
+        let renamed = ops.rename((root, b"target"), (root, b"late"), RenameMode::Replace, (false, false));
+        assert!(matches!(renamed, Err(Error::Io(_))));
+        // The shape of the tree that an exchange begins with has to last.
+        let exchanged = ops.rename((root, b"target"), (root, b"made"), RenameMode::Exchange, (false, false));
+        assert!(matches!(exchanged, Err(Error::Io(_))));
+    });
+    assert!(volume.check_running().is_ok() && !volume.soft().is_clean());
+    device.clear();
+    volume.soft().unreadable.forget();
+    make(&volume, root(&volume), "late", S_IFREG | 0o644);
+}
+
+/// A commit was made only for room, and its error became the answer to operations that had the room, or were to hear that there is none.
+#[test]
+fn who_wants_room_is_not_told_of_what_cannot_be_read() {
+    // With so few inodes that an operation has those given back that wait for it.
+    let (device, volume, c) = deep_directory(128 << 10);
+    let file = testing::new_file(&volume, b"file");
+    make(&volume, root(&volume), "gone", S_IFREG | 0o644);
+    volume.commit_now().unwrap();
+    with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    with(&volume, |ops, root| ops.unlink(root, b"gone").unwrap());
+    assert!(volume.soft().inodes_waiting() > 0);
+    make(&volume, root(&volume), "new", S_IFREG | 0o644);
+    assert!(matches!(volume.commit_now(), Err(Error::Io(_))));
+    volume.files.is_over_bound.store(true, Ordering::Relaxed);
+    assert_eq!(file::write(&volume, &Cred::root(), &file, b"data", 0, false, false).unwrap(), 4);
+    assert!(matches!(volume.reserve(1 << 40, Share::Common), Err(Error::Refused(Errno::NOSPC))));
+    assert!(volume.check_running().is_ok() && !volume.soft().is_clean());
 }
 
 /// Two directories exchange their names. The unit with the inode of one of them cannot be judged, for the sake of the inode beside it, and is not written:
@@ -250,6 +342,7 @@ fn no_exchange_is_noted_of_which_a_part_cannot_be_judged() {
 
     damage(&mut block);
     device.write(at, &block).unwrap();
+    volume.soft().unreadable.forget();
     volume.commit_now().unwrap();
     assert!(volume.soft().is_clean());
     assert_eq!(lasting(), [Some(q.ino), Some(p.ino)]);

@@ -32,7 +32,7 @@ impl Judge<'_> {
                 return Ok(false);
             }
             let next = |bytes: &[u8]| FsBlock(AttrBlockHeader::read(bytes).next.get());
-            block = self.look.read(block, BlockKind::Attributes, next)?;
+            block = self.read(block, BlockKind::Attributes, next)?;
         }
         Ok(true)
     }

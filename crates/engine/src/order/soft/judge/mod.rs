@@ -51,7 +51,7 @@ mod sizes;
 use super::State;
 use super::image::{Image, Judged};
 use super::shadow::Shadow;
-use crate::cache::FrameRead;
+use crate::cache::{FrameRead, kind_code};
 use crate::error::{Error, Result};
 use crate::order::Look;
 use crate::order::facts;
@@ -225,6 +225,18 @@ impl Judge<'_> {
         Pending { added: count.added, removed: count.removed, shown }
     }
 
+    /// A block as it is. One that could not be read lately is asked for again only if somebody else has brought it into the cache.
+    fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let volume = self.look.volume;
+        let unreadable = &volume.soft().unreadable;
+        if let Some(error) = unreadable.find(block, volume.ticks())
+            && volume.cache.find_loaded(block, kind_code(kind), 0).is_none()
+        {
+            return Err(error);
+        }
+        self.look.read(block, kind, f).inspect_err(|error| unreadable.note(block, error, volume.ticks()))
+    }
+
     /// A part of a block, of whole words, as it lasts; `None`: the block is new.
     fn lasting<R>(
         &self,
@@ -240,7 +252,7 @@ impl Judge<'_> {
                 shadow.lasting.lay_over(part.start, &mut bytes);
                 Ok(Some(f(&bytes)))
             }
-            None => self.look.read(block, kind, |bytes| f(&bytes[part])).map(Some),
+            None => self.read(block, kind, |bytes| f(&bytes[part])).map(Some),
         }
     }
 
@@ -265,7 +277,7 @@ impl Judge<'_> {
         let part = at..at + INODE_SIZE;
         let copy = |bytes: &[u8]| Inode(bytes.try_into().expect("an inode's bytes"));
         let lasting = self.lasting(block, BlockKind::InodeTable, part.clone(), copy)?;
-        let current = self.look.read(block, BlockKind::InodeTable, |bytes| copy(&bytes[part]))?;
+        let current = self.read(block, BlockKind::InodeTable, |bytes| copy(&bytes[part]))?;
         Ok((lasting.unwrap_or(Inode([0; INODE_SIZE])), current))
     }
 

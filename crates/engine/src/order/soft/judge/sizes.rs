@@ -46,7 +46,7 @@ impl Judge<'_> {
             return Ok(false);
         }
         let current = |block, part: Range<usize>| {
-            self.look.read(block, BlockKind::Pointers, |bytes| RawPointer::read(&bytes[part]).word.get())
+            self.read(block, BlockKind::Pointers, |bytes| RawPointer::read(&bytes[part]).word.get())
         };
         let edge = size >> self.geometry.block_bits;
         let bits = self.geometry.file_fragment_bits(is.raw().file_type());
