@@ -4,6 +4,12 @@
 //! later slots of a body are whatever a user wrote, and may look like an inode that claims the body of its neighbour. But the
 //! true inodes of a sound block lie in nobody's body. So an inode is believed as soon as no other candidate could cover it,
 //! and what it covers is no candidate any more.
+//!
+//! Where each body follows its inode (`Geometry::bodies_follow`), a candidate covers only slots behind it. So the first one that is left
+//! is covered by nobody, and all get settled. On volumes of earlier builds a body may lie before its inode, and a user could make a ring:
+//! inode 6 has the body 3..6, and in slot 4, which is that user's, lies what looks like an inode with the body 5..7. Nothing in the block tells
+//! which one is true, so neither is believed, nor what they cover. A repair refuses: to believe the false one would give its maker any
+//! blocks that it names, and to drop the true one would lose a file.
 
 use myriad_format::inode::{
     BodyHeader, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
@@ -17,6 +23,8 @@ pub(crate) struct Slots {
     pub inodes: Vec<(u32, Range<u32>)>,
     /// Inodes whose body is impossible or shared: no inode can be read there with confidence.
     pub bad_bodies: Vec<u32>,
+    /// Inodes that might lie in each other's bodies. Which ones are true cannot be told.
+    pub ring: Vec<u32>,
     /// Slots in use that belong to nobody.
     pub stray: Vec<u32>,
 }
@@ -27,7 +35,7 @@ pub(crate) fn inodes_of(geometry: &Geometry, block: &[u8]) -> Slots {
         return inodes_of_table(geometry, block);
     }
     let mask = InodeBlockHeader::read(block).free_mask;
-    classify(block, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0)
+    classify(block, geometry.bodies_follow, |slot| mask[slot as usize / 8] >> (slot % 8) & 1 == 0)
 }
 
 /// The inodes of a block of a table that have a mode; stray ones have one of no type.
@@ -36,19 +44,20 @@ fn inodes_of_table(geometry: &Geometry, block: &[u8]) -> Slots {
     let (inodes, stray) =
         geometry.inode_slots().filter(|&slot| mode(slot) != 0).partition(|&slot: &u32| is_type(mode(slot)));
     let inodes: Vec<u32> = inodes;
-    Slots { inodes: inodes.into_iter().map(|slot| (slot, 0..0)).collect(), bad_bodies: Vec::new(), stray }
+    let inodes = inodes.into_iter().map(|slot| (slot, 0..0)).collect();
+    Slots { inodes, bad_bodies: Vec::new(), ring: Vec::new(), stray }
 }
 
 /// Sorts out the slots of `block` that `is_used`.
-fn classify(block: &[u8], is_used: impl Fn(u32) -> bool) -> Slots {
+fn classify(block: &[u8], bodies_follow: bool, is_used: impl Fn(u32) -> bool) -> Slots {
     let count = (block.len() / SLOT_SIZE) as u32;
     let mut owner: Vec<Option<u32>> = vec![None; count as usize];
-    let mut slots = Slots { inodes: Vec::new(), bad_bodies: Vec::new(), stray: Vec::new() };
+    let mut slots = Slots { inodes: Vec::new(), bad_bodies: Vec::new(), ring: Vec::new(), stray: Vec::new() };
     let mut unknown: Vec<(u32, Range<u32>)> = Vec::new();
     for slot in (1..count).filter(|&slot| is_used(slot)) {
         let raw = inode_in_chunk(block, slot);
         if is_type(raw.mode.get()) {
-            match body_of(block, slot, &is_used) {
+            match body_of(block, slot, bodies_follow, &is_used) {
                 Some(body) => unknown.push((slot, body)),
                 None => slots.bad_bodies.push(slot),
             }
@@ -60,11 +69,13 @@ fn classify(block: &[u8], is_used: impl Fn(u32) -> bool) -> Slots {
         for (_, body) in &unknown {
             covered[body.start as usize..body.end as usize].fill(true);
         }
-        let (mut free, mut rest): (Vec<_>, Vec<_>) =
-            unknown.into_iter().partition(|(slot, _)| !covered[*slot as usize]);
+        let (free, rest): (Vec<_>, Vec<_>) = unknown.into_iter().partition(|(slot, _)| !covered[*slot as usize]);
         if free.is_empty() {
-            // A ring of candidates that cover each other: no engine writes that. The first one counts.
-            free.push(rest.remove(0));
+            assert!(!bodies_follow, "the first one is covered by none");
+            slots.ring = rest.into_iter().map(|(slot, _)| slot).collect();
+            // What they cover may be in their bodies, or what was refused beside them.
+            (1..count).filter(|&slot| covered[slot as usize]).for_each(|slot| owner[slot as usize] = Some(slot));
+            break;
         }
         for (slot, body) in free {
             if owner[slot as usize].is_some() {
@@ -105,7 +116,7 @@ fn inode_in_chunk(block: &[u8], slot: u32) -> &RawInode {
 }
 
 /// The slots of an inode's body, if they can be that.
-fn body_of(block: &[u8], slot: u32, is_used: &impl Fn(u32) -> bool) -> Option<Range<u32>> {
+fn body_of(block: &[u8], slot: u32, bodies_follow: bool, is_used: &impl Fn(u32) -> bool) -> Option<Range<u32>> {
     let raw = inode_in_chunk(block, slot);
     let count = u32::from(raw.body_slots);
     if count == 0 {
@@ -113,7 +124,8 @@ fn body_of(block: &[u8], slot: u32, is_used: &impl Fn(u32) -> bool) -> Option<Ra
     }
     let first = u32::from(raw.body_first.get());
     let end = first.checked_add(count)?;
-    let inside = first >= 1 && end as usize <= block.len() / SLOT_SIZE;
+    let lowest = if bodies_follow { slot + 1 } else { 1 };
+    let inside = first >= lowest && end as usize <= block.len() / SLOT_SIZE;
     if !inside || (first..end).contains(&slot) || !(first..end).all(is_used) {
         return None;
     }
@@ -158,7 +170,7 @@ mod tests {
         put(&mut block, 7, 8..9);
         // Slot 5 is data of inode 1 that looks like an inode whose body is inode 1's.
         put(&mut block, 5, 2..3);
-        let slots = classify(&block, |slot| slot < 9 && slot != 6);
+        let slots = classify(&block, false, |slot| slot < 9 && slot != 6);
         assert_eq!(slots.inodes, [(1, 2..6), (7, 8..9)]);
         assert!(slots.bad_bodies.is_empty() && slots.stray.is_empty());
     }
@@ -168,11 +180,11 @@ mod tests {
         let mut block = vec![0; 4096];
         put(&mut block, 1, 3..5);
         put(&mut block, 2, 4..6);
-        let slots = classify(&block, |slot| slot < 8);
+        let slots = classify(&block, true, |slot| slot < 8);
         assert_eq!(slots.inodes, [(1, 3..5)]);
         assert_eq!(slots.bad_bodies, [2]);
         assert_eq!(slots.stray, [5, 6, 7]);
         put(&mut block, 2, 20..21);
-        assert_eq!(classify(&block, |slot| slot < 8).bad_bodies, [2], "a body in a free slot");
+        assert_eq!(classify(&block, true, |slot| slot < 8).bad_bodies, [2], "a body in a free slot");
     }
 }

@@ -12,6 +12,7 @@ use myriad_format::fork::Fork;
 use myriad_format::inode::{BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
 use myriad_format::table::INODE_SIZE;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -233,53 +234,63 @@ pub(crate) fn resize_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data_
     set_body(txn, ino, raw, &data, &attrs)
 }
 
-/// Gives an inode this body. False, with nothing changed, when its block has no room.
+/// Gives an inode this body. False, with nothing changed, when its block has no room. Changes `raw`; in its block, the inode leads to the
+/// new body at once, while its other fields are the caller's to write. So at no moment is a slot in use that no inode has for its body and
+/// that has what a user put into one: whoever looks for a number would take it for an inode.
 pub(crate) fn set_body(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode, data: &[u8], attrs: &[u8]) -> Result<bool> {
     let volume = txn.volume();
-    let (block, _) = locate(volume, ino)?;
-    let old = (usize::from(raw.body_first.get()), usize::from(raw.body_slots));
+    let (block, inode_at) = locate(volume, ino)?;
+    let old = usize::from(raw.body_first.get())..usize::from(raw.body_first.get()) + usize::from(raw.body_slots);
     let len = data.len() + attrs.len();
     let slots = if len == 0 { 0 } else { (BodyHeader::SIZE + len).div_ceil(SLOT_SIZE) };
     if slots > volume.geometry.body_slots_max() as usize {
         return Ok(false);
     }
-    let first = if slots > old.1 {
-        match volume.allocate_body(txn, block, slots as u32)? {
-            Some(first) => first as usize,
+    let (first, given_up) = if slots > old.len() {
+        match volume.allocate_body(txn, ino, slots as u32)? {
+            Some(first) => (first as usize, old.clone()),
             None => return Ok(false),
         }
     } else {
-        old.0
+        (old.start, old.start + slots..old.end)
     };
-    if slots > 0 {
-        txn.change(block, BlockKind::Inode, |edit| {
-            let at = first * SLOT_SIZE;
-            let mut body = Vec::with_capacity(BodyHeader::SIZE + len);
-            let mut header = BodyHeader::zeroed();
-            header.data_len = U16::new(data.len() as u16);
-            header.attr_len = U16::new(attrs.len() as u16);
-            body.extend_from_slice(header.as_bytes());
-            body.extend_from_slice(data);
-            body.extend_from_slice(attrs);
-            // Word by word, so that growing a directory marks what it adds and no more.
-            for (i, word) in body.chunks(8).enumerate() {
-                let range = at + i * 8..at + i * 8 + word.len();
-                if edit.bytes()[range.clone()] != *word {
-                    edit.put(range.start, word);
-                }
-            }
-        })?;
-    }
-    if slots > old.1 {
-        if old.1 > 0 {
-            volume.free_body(txn, block, old.0 as u32, old.1 as u32)?;
-        }
-    } else if slots < old.1 {
-        volume.free_body(txn, block, (old.0 + slots) as u32, (old.1 - slots) as u32)?;
-    }
     raw.body_slots = slots as u8;
     raw.body_first = U16::new(if slots == 0 { 0 } else { first as u16 });
+    if slots == 0 && old.is_empty() {
+        return Ok(true);
+    }
+    txn.change(block, BlockKind::Inode, |edit| {
+        if slots > 0 {
+            put_body(edit, first * SLOT_SIZE, data, attrs);
+        }
+        if slots != old.len() {
+            edit.put(inode_at + offset_of!(RawInode, body_slots), &[raw.body_slots]);
+            edit.put(inode_at + offset_of!(RawInode, body_first), raw.body_first.as_bytes());
+            // The first slot begins with the body's header, which looks like no inode.
+            for slot in given_up.clone().filter(|&slot| slot != old.start) {
+                edit.put(slot * SLOT_SIZE, &GONE[..8]);
+            }
+        }
+    })?;
+    if !given_up.is_empty() {
+        volume.free_body(txn, block, given_up.start as u32, given_up.len() as u32)?;
+    }
     Ok(true)
+}
+
+/// Writes a body to its place in a block.
+fn put_body(edit: &mut BlockEdit<'_>, at: usize, data: &[u8], attrs: &[u8]) {
+    let mut header = BodyHeader::zeroed();
+    header.data_len = U16::new(data.len() as u16);
+    header.attr_len = U16::new(attrs.len() as u16);
+    let body = [header.as_bytes(), data, attrs].concat();
+    // Word by word, so that growing a directory marks what it adds and no more.
+    for (i, word) in body.chunks(8).enumerate() {
+        let range = at + i * 8..at + i * 8 + word.len();
+        if edit.bytes()[range.clone()] != *word {
+            edit.put(range.start, word);
+        }
+    }
 }
 
 /// A symbolic link's target.

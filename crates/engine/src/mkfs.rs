@@ -167,7 +167,9 @@ pub(crate) fn plan(
     if has_table {
         sb.table_every = U32::new((options.bytes_per_inode / BYTES_PER_INODE_UNIT) as u32);
     }
-    sb.features_read_only = U64::new(if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 });
+    let checksums = if options.data_checksums { feature::READ_ONLY_DATA_CHECKSUMS } else { 0 };
+    let bodies_follow = if has_table { 0 } else { feature::READ_ONLY_BODIES_FOLLOW };
+    sb.features_read_only = U64::new(checksums | bodies_follow);
     let log_start = u64::from(sb.geometry().first_data_block(AgNo(0)));
     if external_log.is_none() && log_start + log_blocks + BESIDE_LOG_BLOCKS > first_ag {
         return Err(Error::bad_option("log-size", "the log leaves no room in the first group"));

@@ -102,6 +102,8 @@ pub struct Geometry {
     pub chunk_blocks: u32,
     /// Whether each group begins with a table of checksums of its blocks.
     pub has_checksums: bool,
+    /// Whether each body lies behind its inode in their block. Where not, it may lie before it.
+    pub bodies_follow: bool,
     /// Whether each group records its free blocks in a bitmap (`bitmap`).
     pub has_bitmap: bool,
     /// Blocks of a group for which its inode table has one block (`table`); 0: there is no table.
@@ -236,6 +238,7 @@ mod tests {
             block_count: 4096 * 2 + 100,
             chunk_blocks: 8,
             has_checksums: false,
+            bodies_follow: true,
             has_bitmap: false,
             table_every: 0,
             map: crate::choices::Map::Extents,

@@ -89,6 +89,7 @@ mod tests {
                 block_count,
                 chunk_blocks: 8,
                 has_checksums: true,
+                bodies_follow: true,
                 has_bitmap: false,
                 table_every: 0,
                 map: crate::choices::Map::Extents,

@@ -88,6 +88,7 @@ mod tests {
             block_count: 1 << 40,
             chunk_blocks: 8,
             has_checksums: false,
+            bodies_follow: true,
             has_bitmap: false,
             table_every: 0,
             map: crate::choices::Map::Extents,

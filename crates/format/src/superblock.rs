@@ -160,7 +160,10 @@ pub mod feature {
     pub const COMPATIBLE_KNOWN: u64 = COMPATIBLE_XATTR | COMPATIBLE_ACL | COMPATIBLE_FLAGGED;
     /// Read-only compatible: file data has checksums, in a table at the start of each group.
     pub const READ_ONLY_DATA_CHECKSUMS: u64 = 1 << 0;
-    pub const READ_ONLY_KNOWN: u64 = READ_ONLY_DATA_CHECKSUMS;
+    /// Read-only compatible: in blocks of chunks each body lies behind its inode, so that which slots hold inodes can be told. Volumes of
+    /// earlier builds lack it.
+    pub const READ_ONLY_BODIES_FOLLOW: u64 = 1 << 1;
+    pub const READ_ONLY_KNOWN: u64 = READ_ONLY_DATA_CHECKSUMS | READ_ONLY_BODIES_FOLLOW;
     /// Incompatible: pointers of files lead to runs of fragments.
     pub const INCOMPATIBLE_FRAGMENTS: u64 = 1 << 0;
     pub const INCOMPATIBLE_KNOWN: u64 = INCOMPATIBLE_FRAGMENTS;
@@ -376,6 +379,7 @@ impl Superblock {
             block_count: self.block_count.get(),
             chunk_blocks: self.chunk_blocks.get(),
             has_checksums: self.features_read_only.get() & feature::READ_ONLY_DATA_CHECKSUMS != 0,
+            bodies_follow: self.features_read_only.get() & feature::READ_ONLY_BODIES_FOLLOW != 0,
             has_bitmap: self.space == Space::Bitmap as u8,
             table_every: if self.inodes == Inodes::Static as u8 { self.table_every.get() } else { 0 },
             map: if self.map == Map::Blocks as u8 { Map::Blocks } else { Map::Extents },

@@ -149,6 +149,7 @@ pub(crate) mod testing {
             block_count: 4096 * 2 + 100,
             chunk_blocks: 8,
             has_checksums: false,
+            bodies_follow: false,
             has_bitmap: true,
             table_every: 32,
             map: crate::choices::Map::Blocks,

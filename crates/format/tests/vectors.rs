@@ -19,6 +19,7 @@ fn geometry(block_bits: u32, has_checksums: bool) -> Geometry {
         block_count: 1 << 38,
         chunk_blocks: 8,
         has_checksums,
+        bodies_follow: true,
         has_bitmap: false,
         table_every: 0,
         map: myriad_format::choices::Map::Extents,

@@ -169,6 +169,7 @@ mod tests {
             block_count: groups * GROUP_BLOCKS,
             chunk_blocks: 4,
             has_checksums: false,
+            bodies_follow: true,
             has_bitmap: false,
             table_every: 0,
             map: myriad_format::choices::MYRIAD.choices.map,

@@ -124,6 +124,7 @@ impl Builder {
             block_count: shape.block_count,
             chunk_blocks: CHUNK_BLOCKS,
             has_checksums: false,
+            bodies_follow: false,
             has_bitmap: shape.choices.space == Space::Bitmap,
             table_every: if shape.has_table() { shape.table_every } else { 0 },
             map: shape.choices.map,

@@ -156,6 +156,7 @@ pub(crate) fn geometry(block_bits: u32, ag_bits: u32, region_bits: u32, block_co
         block_count,
         chunk_blocks: 8,
         has_checksums: false,
+        bodies_follow: true,
         has_bitmap: false,
         table_every: 0,
         map: myriad_format::choices::Map::Extents,

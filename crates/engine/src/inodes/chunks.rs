@@ -10,16 +10,20 @@ use crate::btree::{Tree, key_of};
 use crate::edit::{BlockEdit, BlockRead, BlockStore, NewBlock, NodeSource};
 use crate::error::{Error, Result, refuse};
 use crate::inode::GONE;
+use crate::inodes::heads;
 use crate::space::blocks::Blocks;
 use crate::space::pool::Pool;
 use myriad_format::btree::{INODE_CHUNKS, LEVEL_MAX};
 use myriad_format::group::{FIRST_INODE_TREE_BLOCK, GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{ChunkRecord, InodeBlockHeader, RawInode};
-use myriad_format::{AgBlock, BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
+use myriad_format::{AgBlock, BlockKind, Corrupt, FsBlock, Ino, header};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
+
+/// Slot of a block's header.
+const HEADER_SLOT: u32 = 0;
 
 /// Chunks looked at on each side of the goal before a new one is made.
 const NEAR_STEPS: usize = 10;
@@ -114,7 +118,7 @@ impl Chunks {
         near: AgBlock,
     ) -> Result<Option<(AgBlock, u32)>> {
         let Some(hint) = self.hints.blocks[pool.region_index(near)] else { return Ok(None) };
-        Ok(self.take_slots(pool, store, hint, 1)?.map(|slot| (hint, slot)))
+        Ok(self.take_slots(pool, store, hint, HEADER_SLOT, 1)?.map(|slot| (hint, slot)))
     }
 
     /// Takes a free inode slot, after [`Self::allocate_hinted`] has found none: in the region of `near` if there is one close to `near`;
@@ -158,16 +162,20 @@ impl Chunks {
         if is_marked { self.chunk_of(pool, store, block).map(drop) } else { Ok(()) }
     }
 
-    /// Takes `count` consecutive free slots of an inode block for a body; the first of them.
+    /// Takes `count` consecutive free slots of an inode block for the body of an inode of the block; the first of them. They lie behind
+    /// the inode's slot (`heads` says why).
     pub fn allocate_body<S: BlockStore>(
         &mut self,
         blocks: &Blocks,
         store: &mut S,
         block: AgBlock,
+        inode: u32,
         count: u32,
     ) -> Result<Option<u32>> {
         assert!(count > 0 && count < blocks.pool.geometry.slots_per_block());
-        self.take_slots(&blocks.pool, store, block, count)
+        let first = self.take_slots(&blocks.pool, store, block, inode, count)?;
+        assert!(first.is_none_or(|first| first > inode), "a body before its inode");
+        Ok(first)
     }
 
     /// Empties an inode's slot, and gives it back with the `body` (first slot, number of slots) that the inode had.
@@ -181,7 +189,7 @@ impl Chunks {
     ) -> Result<()> {
         let mut runs = [(slot, 1), (0, 0)];
         Self::check_run(&blocks.pool, block, slot, 1)?;
-        if body.is_none() && flip_slot(&blocks.pool, store, block, Some(slot))?.is_some() {
+        if body.is_none() && flip_slot(&blocks.pool, store, block, Flip::Give(slot))?.is_some() {
             self.note_given(&blocks.pool, block);
             return Ok(());
         }
@@ -268,7 +276,8 @@ impl Chunks {
             return Ok(false);
         }
         let at = pool.geometry.fs_block(pool.ag, block);
-        store.read(at, BlockKind::Inode, |bytes| is_head(bytes, slot as usize))
+        let bodies_follow = pool.geometry.bodies_follow;
+        store.read(at, BlockKind::Inode, |bytes| heads::Block { bytes, bodies_follow }.is_inode(slot))
     }
 
     /// The nearest chunk of the region of `near` with room, among a few on either side.
@@ -353,7 +362,7 @@ impl Chunks {
         let first = chunk.start.get() as u32;
         if chunk.free_mask.get() != 0 {
             let block = AgBlock(first + chunk.free_mask.get().trailing_zeros());
-            return match self.take_slots(pool, store, block, 1)? {
+            return match self.take_slots(pool, store, block, HEADER_SLOT, 1)? {
                 Some(slot) => Ok((block, slot)),
                 None => Err(bad_block(pool, block, "free_mask", 0).into()),
             };
@@ -383,22 +392,24 @@ impl Chunks {
         Ok((block, 1))
     }
 
-    /// Takes the first run of `count` free slots of a block; `None` if it has no such run.
+    /// Takes the first run of `count` free slots of a block behind slot `after`; `None` if it has no such run.
     fn take_slots<S: BlockStore>(
         &mut self,
         pool: &Pool,
         store: &mut S,
         block: AgBlock,
+        after: u32,
         count: u32,
     ) -> Result<Option<u32>> {
         if count == 1
-            && let Some(slot) = flip_slot(pool, store, block, None)?
+            && let Some(slot) = flip_slot(pool, store, block, Flip::Take { after })?
         {
             return Ok(Some(slot));
         }
         let mut taken = None;
         self.change_slots(pool, store, block, None, |free, free_count| {
-            taken = first_run(free, count);
+            let behind: Slots = std::array::from_fn(|at| free[at] & !slots_before(after + 1, at));
+            taken = first_run(&behind, count);
             let Some(first) = taken else { return Ok(free_count) };
             (first..first + count).for_each(|slot| free[slot as usize / 64] &= !bit_of(slot));
             Ok(free_count - count)
@@ -541,13 +552,23 @@ impl Chunks {
     }
 }
 
-/// Takes the first free slot of a block, or gives one back and empties it. `None` where that would change what the chunk's record says
+/// What becomes of one slot of a block.
+#[derive(Clone, Copy)]
+enum Flip {
+    /// The first free one behind this slot is taken.
+    Take { after: u32 },
+    /// It is given back.
+    Give(u32),
+}
+
+/// Takes a slot of a block, or gives one back; it is empty then. `None` where that would change what the chunk's record says
 /// of the block, or cannot be: nothing has changed then, and the way for any number of slots does it, or refuses.
-fn flip_slot<S: BlockStore>(pool: &Pool, store: &mut S, block: AgBlock, given: Option<u32>) -> Result<Option<u32>> {
+fn flip_slot<S: BlockStore>(pool: &Pool, store: &mut S, block: AgBlock, flip: Flip) -> Result<Option<u32>> {
+    let is_given = matches!(flip, Flip::Give(_));
     let some = 1..pool.geometry.slots_per_block() - 1;
     let flipped = store.change(pool.geometry.fs_block(pool.ag, block), BlockKind::Inode, |edit| {
         let before = free_count_in(pool, block, edit.bytes())?;
-        let after = if given.is_some() { before + 1 } else { before.wrapping_sub(1) };
+        let after = if is_given { before + 1 } else { before.wrapping_sub(1) };
         if !some.contains(&before) || !some.contains(&after) {
             return Ok(None);
         }
@@ -555,20 +576,20 @@ fn flip_slot<S: BlockStore>(pool: &Pool, store: &mut S, block: AgBlock, given: O
             unreachable!("whole words")
         };
         let word = |at: usize| u64::from_le_bytes(words[at]);
-        let Some(slot) = given.or_else(|| {
-            let at = (0..words.len()).find(|&at| word(at) != 0)?;
-            Some(at as u32 * 64 + word(at).trailing_zeros())
-        }) else {
-            return Ok(None);
+        let slot = match flip {
+            Flip::Give(slot) => slot,
+            Flip::Take { after: last } => {
+                let behind = |at: usize| word(at) & !slots_before(last + 1, at);
+                let Some(at) = (0..words.len()).find(|&at| behind(at) != 0) else { return Ok(None) };
+                at as u32 * 64 + behind(at).trailing_zeros()
+            }
         };
         let at = slot as usize / 64;
         let (old, bit) = (word(at), bit_of(slot));
-        if given.is_some() && old & bit != 0 {
+        if is_given && old & bit != 0 {
             return Ok(None);
         }
-        if given.is_some() {
-            edit.put(pool.geometry.inode_offset(slot), &GONE);
-        }
+        empty(pool, edit, slot);
         // With what shares its word: a part of a word is put byte by byte.
         let count_word = offset_of!(InodeBlockHeader, free_count);
         let mut counts = [0; 8];
@@ -614,13 +635,32 @@ fn free_count_in(pool: &Pool, block: AgBlock, bytes: &[u8]) -> std::result::Resu
     Ok(free_count)
 }
 
-/// Writes which slots of a block are free, where that differs, and empties the slot `gone`.
+/// Writes which slots of a block are free, where that differs, and empties the slot `gone` and those that were free and are not.
 fn put_slots(pool: &Pool, edit: &mut BlockEdit<'_>, free: &Slots, count: u32, gone: Option<u32>) {
+    let (before, []) = InodeBlockHeader::read(edit.bytes()).free_mask.as_chunks() else { unreachable!("whole words") };
+    let taken: Slots = std::array::from_fn(|at| u64::from_le_bytes(before[at]) & !free[at]);
+    for (at, &word) in taken.iter().enumerate() {
+        let mut left = word;
+        while left != 0 {
+            empty(pool, edit, at as u32 * 64 + left.trailing_zeros());
+            left &= left - 1;
+        }
+    }
     if let Some(slot) = gone {
-        edit.put(pool.geometry.inode_offset(slot), &GONE);
+        empty(pool, edit, slot);
     }
     edit.put(offset_of!(InodeBlockHeader, free_count), &(count as u16).to_le_bytes());
     edit.put_changed(offset_of!(InodeBlockHeader, free_mask), free.map(u64::to_le_bytes).as_flattened());
+}
+
+/// Makes a slot one of no inode. A free slot may have kept what a user put into a body there; once taken, it is not to be mistaken for an
+/// inode before its owner writes it.
+#[inline]
+fn empty(pool: &Pool, edit: &mut BlockEdit<'_>, slot: u32) {
+    let at = pool.geometry.inode_offset(slot);
+    if edit.bytes()[at..at + GONE.len()] != GONE {
+        edit.put(at, &GONE);
+    }
 }
 
 /// The bit of a slot in its word.
@@ -633,7 +673,7 @@ fn has_room(chunk: &ChunkRecord) -> bool {
 }
 
 /// `count` slots from `first`, as far as a block can have them.
-fn run(first: u32, count: u32) -> Slots {
+pub(super) fn run(first: u32, count: u32) -> Slots {
     let end = first.saturating_add(count);
     std::array::from_fn(|at| slots_before(end, at) & !slots_before(first, at))
 }
@@ -677,18 +717,4 @@ fn bytes_of(chunk: &ChunkRecord) -> [u8; ChunkRecord::SIZE] {
 fn bad_block(pool: &Pool, block: AgBlock, field: &'static str, value: u64) -> Corrupt {
     let block = pool.geometry.fs_block(pool.ag, block);
     Corrupt::Inode { ino: Ino(block.0 * u64::from(pool.geometry.slots_per_block())), field, value }
-}
-
-/// Whether a slot holds an inode by what the others say: it is in use, and no inode has it for its body. Its own bytes
-/// prove nothing. Users say what is in a body, and it may look like an inode that owns any blocks; one that claims a true
-/// inode as its own body makes that one nothing that its number alone could be asked for, which is less harm.
-fn is_head(bytes: &[u8], slot: usize) -> bool {
-    let free = &InodeBlockHeader::read(bytes).free_mask;
-    let is_used = |slot: usize| free[slot / 8] >> (slot % 8) & 1 == 0;
-    let claims_it = |(other, raw): (usize, &[u8])| {
-        let raw = RawInode::read(raw);
-        let body = usize::from(raw.body_first.get())..usize::from(raw.body_first.get()) + usize::from(raw.body_slots);
-        body.contains(&slot) && is_used(other) && raw.check(Ino(other as u64)).is_ok()
-    };
-    is_used(slot) && !bytes.chunks_exact(SLOT_SIZE).enumerate().skip(1).any(claims_it)
 }

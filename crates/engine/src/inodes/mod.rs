@@ -4,6 +4,7 @@
 //! Callers hold the group's lock and write its header afterwards.
 
 pub(crate) mod chunks;
+mod heads;
 mod table;
 
 use crate::edit::{BlockRead, BlockStore};
@@ -75,16 +76,17 @@ impl Inodes {
         }
     }
 
-    /// Takes `count` consecutive slots for a body; `None` if there is no room, as in a table, whose inodes have no bodies.
+    /// Takes `count` consecutive slots behind slot `inode` for its body; `None` if there is no room, as in a table, whose inodes have no bodies.
     pub fn allocate_body<S: BlockStore>(
         &mut self,
         blocks: &mut Blocks,
         store: &mut S,
         block: AgBlock,
+        inode: u32,
         count: u32,
     ) -> Result<Option<u32>> {
         match self {
-            Self::Chunks(chunks) => chunks.allocate_body(blocks, store, block, count),
+            Self::Chunks(chunks) => chunks.allocate_body(blocks, store, block, inode, count),
             Self::Table(_) => Ok(None),
         }
     }

@@ -237,6 +237,7 @@ mod testing {
             block_count: u64::from(ag_count) << 15,
             chunk_blocks: 8,
             has_checksums: false,
+            bodies_follow: true,
             has_bitmap: false,
             table_every: 0,
             map: myriad_format::choices::Map::Extents,

@@ -384,9 +384,15 @@ impl AgSpace {
         Ok(found)
     }
 
-    /// Takes `count` consecutive free slots of an inode block for a body; the first of them.
-    pub fn allocate_body<S: BlockStore>(&mut self, store: &mut S, block: AgBlock, count: u32) -> Result<Option<u32>> {
-        self.inodes.allocate_body(&mut self.blocks, store, block, count)
+    /// Takes `count` consecutive free slots of an inode block, behind slot `inode`, for the body of that inode; the first of them.
+    pub fn allocate_body<S: BlockStore>(
+        &mut self,
+        store: &mut S,
+        block: AgBlock,
+        inode: u32,
+        count: u32,
+    ) -> Result<Option<u32>> {
+        self.inodes.allocate_body(&mut self.blocks, store, block, inode, count)
     }
 
     /// Reads the header, where it may not be in the cache, so that a change finds it.

@@ -501,7 +501,7 @@ fn check_inodes(block_bits: u32, blocks: u32, seed: u64, steps: u64) {
                 Some((block, slot)) => {
                     let count = 1 + rng.below(3) as u32;
                     let body = match rng.one_in(3) && count + 2 < fixture.space.geometry().slots_per_block() {
-                        true => fixture.space.allocate_body(&mut fixture.store, block, count).unwrap(),
+                        true => fixture.space.allocate_body(&mut fixture.store, block, slot, count).unwrap(),
                         false => None,
                     };
                     assert!(inodes.insert((block.0, slot), body.map(|first| (first, count))).is_none());
@@ -596,7 +596,7 @@ fn is_bad_inode<T>(answer: &Result<T>) -> bool {
 fn slots_freed_twice_are_damage() {
     let mut fixture = Fixture::new(12, 14, 10, 16_384, &[]);
     let (block, slot) = fixture.space.allocate_inode(&mut fixture.store, AgBlock(50), true).unwrap().unwrap();
-    let first = fixture.space.allocate_body(&mut fixture.store, block, 7).unwrap().unwrap();
+    let first = fixture.space.allocate_body(&mut fixture.store, block, slot, 7).unwrap().unwrap();
     assert_eq!((slot, first), (1, 2));
     let before = fixture.store.blocks.clone();
     for (slot, body) in

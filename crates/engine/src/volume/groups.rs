@@ -493,9 +493,11 @@ impl Volume {
         self.with_group(txn, ag, |space, txn| space.correct_directories(txn, at, surplus))
     }
 
-    pub fn allocate_body(&self, txn: &mut Txn<'_>, block: FsBlock, count: u32) -> Result<Option<u32>> {
+    /// Takes `count` consecutive slots for the body of an inode, in its block; the first of them, if there is room.
+    pub fn allocate_body(&self, txn: &mut Txn<'_>, ino: Ino, count: u32) -> Result<Option<u32>> {
+        let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
-        self.with_group(txn, ag, |space, txn| space.allocate_body(txn, at, count))
+        self.with_group(txn, ag, |space, txn| space.allocate_body(txn, at, slot, count))
     }
 
     pub fn free_body(&self, txn: &mut Txn<'_>, block: FsBlock, first: u32, count: u32) -> Result<()> {

@@ -119,12 +119,17 @@ fn check_block(
         context.report(number::SLOT_MAP, place, message);
     }
     // What a free slot holds is nobody's business: it may be what is left of a body.
-    let Slots { inodes, bad_bodies, stray } = inodes_of(&context.geometry, buf);
+    let Slots { inodes, bad_bodies, ring, stray } = inodes_of(&context.geometry, buf);
     for slot in stray {
         context.report(number::SLOT_MAP, place, format!("slot {slot} is in use by nobody"));
     }
     for slot in bad_bodies {
-        let message = "its body lies outside the block or on another inode".to_owned();
+        let before = if context.geometry.bodies_follow { ", before it" } else { "" };
+        let message = format!("its body lies outside the block{before} or on another inode");
+        context.report(number::SLOT_SHARED, Place::Inode(context.geometry.ino(block, slot)), message);
+    }
+    for slot in ring {
+        let message = "it and other inodes may lie in each other's bodies: which are true cannot be told".to_owned();
         context.report(number::SLOT_SHARED, Place::Inode(context.geometry.ino(block, slot)), message);
     }
     for (slot, body) in inodes {

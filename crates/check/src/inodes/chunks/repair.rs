@@ -243,6 +243,14 @@ impl Repair<'_> {
         }
         let before = buf.clone();
         let slots = inodes_of(&self.geometry, &buf);
+        if let Some(&slot) = slots.ring.first() {
+            // Nothing of this block has been changed.
+            return Err(CheckError::Repair(format!(
+                "inode {} and others of block {block} may lie in each other's bodies, and which are true cannot be told: remove them, or \
+                 their attributes, by name",
+                self.geometry.ino(block, slot)
+            )));
+        }
         let mut used: HashSet<u32> = HashSet::new();
         let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
         for (slot, body) in all {

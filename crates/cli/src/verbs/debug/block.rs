@@ -139,11 +139,15 @@ fn inodes(geometry: &Geometry, block: &Block) -> Vec<Part> {
 
 /// The slot whose inode has its body in `slot`, if one has.
 fn body_owner(bytes: &[u8], geometry: &Geometry, slot: usize) -> Option<usize> {
-    (1..geometry.slots_per_block() as usize).filter(|&other| other != slot).find(|&other| {
+    let has_it = |&other: &usize| {
         let raw = RawInode::read(&bytes[other * SLOT_SIZE..]);
         let first = usize::from(raw.body_first.get());
-        raw.check(Ino::NONE).is_ok() && (first..first + usize::from(raw.body_slots)).contains(&slot)
-    })
+        let is_placed = other != slot && (!geometry.bodies_follow || first > other);
+        is_placed && raw.check(Ino::NONE).is_ok() && (first..first + usize::from(raw.body_slots)).contains(&slot)
+    };
+    // What lies in a body may look like an inode that has the slot, too.
+    let is_inode = |other: usize| !geometry.bodies_follow || body_owner(bytes, geometry, other).is_none();
+    (1..geometry.slots_per_block() as usize).filter(has_it).find(|&other| is_inode(other))
 }
 
 fn entry_block(bytes: &[u8]) -> Vec<Part> {
@@ -440,6 +444,7 @@ mod tests {
                 block_count: 1 << 14,
                 chunk_blocks: 8,
                 has_checksums: false,
+                bodies_follow: true,
                 has_bitmap: table_every > 0,
                 table_every,
                 map: myriad_format::choices::Map::Extents,
