@@ -144,7 +144,14 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
         }
         match ops.lookup(dir, &entry.name) {
             Ok(stat) if stat.is_dir() => stack.push((stat.node(), entry.name, 0)),
-            Ok(_) => unless_refused(ops.unlink(dir, &entry.name))?,
+            Ok(stat) => {
+                let removed = ops.unlink_only(dir, &entry.name, stat.node());
+                // The file may have another name, by which a kernel knows it, with the links that it had.
+                if removed.is_ok() {
+                    tell_given_back(volume, stat.node());
+                }
+                unless_refused(removed)?;
+            }
             // The second name of a directory, which a rename has left.
             Err(Error::Refused(Errno::NOENT)) => take(volume, Ino(dir.ino), ops.name(&entry.name), Ino(entry.ino))?,
             Err(error) => unless_refused(Err(error))?,
@@ -176,11 +183,17 @@ fn change(volume: &Volume, node: Node, f: impl FnOnce(&Look<'_>, &mut RawInode) 
         }
         Ok(changes)
     })?;
-    // A kernel that remembered too many links would keep the file when its last name goes.
-    if has_changed && let Some(keeper) = volume.files.keeper.get() {
-        keeper.given_back(node);
+    if has_changed {
+        tell_given_back(volume, node);
     }
     Ok(())
+}
+
+/// Tells whoever remembers the attributes of an inode. A kernel that remembered too many links would keep the file when its last name goes.
+fn tell_given_back(volume: &Volume, node: Node) {
+    if let Some(keeper) = volume.files.keeper.get() {
+        keeper.given_back(node);
+    }
 }
 
 /// Takes away the links of an inode that nothing accounts for. Without any it goes on the list of orphans: whoever keeps it frees it in the end.

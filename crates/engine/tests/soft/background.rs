@@ -181,6 +181,49 @@ fn a_mount_is_told_of_the_directory_of_a_second_name() {
     });
 }
 
+/// Power loss left a directory that nothing names, with a file that was made in it and has another name elsewhere. Its name there goes with the
+/// directory, and a link with it. A mount was not told: its kernel went on with one link too many.
+#[test]
+fn a_mount_is_told_of_a_file_that_had_a_name_in_a_directory_without_one() {
+    let setup = setup(512, 8 << 20);
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    session.mkdir("d", 0o755).unwrap();
+    session.create("other", 0o644).unwrap();
+    // The next long name in `d` comes late: it takes a block that a block of pointers leads to.
+    for i in 0..28 {
+        session.link("other", &format!("d/{i:0>200}")).unwrap();
+    }
+    // Inodes of its group are there.
+    session.mkdir("d/before", 0o755).unwrap();
+    let new = format!("d/{:0>220}", "new");
+    let mut looked_at = 0;
+    let states = volume.states(|session| {
+        session.mkdir(&new, 0o755).unwrap();
+        session.create(&format!("{new}/f"), 0o644).unwrap();
+        session.link(&format!("{new}/f"), "f").unwrap();
+    });
+    for state in states {
+        let volume = state.open(&setup);
+        let Ok(before) = volume.session.stat("f") else { continue };
+        let (held, report) = look(&volume.fs);
+        let links = &report.leftovers.links;
+        // The file has no link too many: it has two names.
+        let has_two_names = before.nlink == 2 && !links.iter().any(|link| link.ino.0 == before.ino);
+        if !has_two_names || !links.iter().any(|link| link.is_nameless) {
+            continue;
+        }
+        looked_at += 1;
+        let told = Arc::new(Told::default());
+        volume.fs.set_keeper(told.clone());
+        volume.fs.give_back(held, &report.leftovers).unwrap();
+        assert_eq!(volume.session.stat("f").unwrap().nlink, 1, "{}", state.what);
+        assert!(told.0.lock().unwrap().contains(&before.node()), "{}", state.what);
+        assert_eq!(close_and_check(volume).findings, [], "{}", state.what);
+    }
+    assert!(looked_at > 0, "no state has such a directory");
+}
+
 /// A file without a name that somebody has open is his, be it never so nameless at the moment.
 #[test]
 fn an_open_file_without_a_name_is_no_leftover() {
