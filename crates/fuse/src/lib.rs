@@ -71,7 +71,8 @@ pub fn mount(fs: Fs, mount_point: &Path, mut options: Options) -> Result<Mount, 
     let log = options.request_log.take();
     let owner = options.uid.or_else(|| fs.session(Cred::root()).stat("/").ok().map(|root| root.uid));
     let owns_root = owner == Some(rustix::process::geteuid().as_raw());
-    let connection = Connection::new(mount_point, &options, fs.has_acls(), owns_root)?;
+    let served = Served { has_acls: fs.has_acls(), owns_root, may_wait_long: fs.may_have_second_names() };
+    let connection = Connection::new(mount_point, &options, served)?;
     let Connection { mount_point, kind, transport, notifier, agreement } = connection;
     let service = VolumeService::new(fs, &options, agreement, notifier, kind, transport.name());
     service.recorder().set_log(log);
@@ -210,8 +211,8 @@ impl Service for Shared {
         self.service.may_find_space()
     }
 
-    fn waits_for_kernel(&self, opcode: u32) -> bool {
-        self.service.waits_for_kernel(opcode)
+    fn answers_apart(&self, opcode: u32) -> bool {
+        self.service.answers_apart(opcode)
     }
 
     fn waits_for_answers(&self) -> bool {
@@ -290,6 +291,15 @@ impl Handle {
     }
 }
 
+/// What a mount depends on, of the volume.
+struct Served {
+    has_acls: bool,
+    /// Who mounts owns the root, as it is shown.
+    owns_root: bool,
+    /// Requests about directories may wait until all directories were looked at.
+    may_wait_long: bool,
+}
+
 /// A mount whose INIT is answered, and how its requests come.
 struct Connection {
     mount_point: MountPoint,
@@ -300,7 +310,8 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(path: &Path, options: &Options, has_acls: bool, owns_root: bool) -> Result<Self, MountError> {
+    fn new(path: &Path, options: &Options, served: Served) -> Result<Self, MountError> {
+        let Served { has_acls, owns_root, may_wait_long } = served;
         let writeback = options.writeback && !options.direct_io;
         let queues = match options.transport {
             // A rename waits there for what the kernel sends, in a place of a queue that may have no other.
@@ -310,7 +321,8 @@ impl Connection {
                     reason: "takes the classic transport; leave out transport=ring".into(),
                 });
             }
-            TransportChoice::Auto if writeback => None,
+            // Nor has the ring threads beside those that serve: two requests that wait would keep all others of a processor waiting.
+            TransportChoice::Auto if writeback || may_wait_long => None,
             TransportChoice::Ring => Some(Queues::build().map_err(MountError::Ring)?),
             TransportChoice::Auto => Queues::build().ok(),
             TransportChoice::Classic => None,

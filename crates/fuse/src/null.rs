@@ -12,7 +12,7 @@ use crate::service::Service;
 use crate::stats::{Recorder, Stats};
 use crate::transport::Transport;
 use crate::wire::{Attr, AttrOut, DirentHeader, EntryOut, KStatFs, OpenOut, ROOT, WriteOut, fattr, fopen, padded};
-use crate::{Connection, MountPoint};
+use crate::{Connection, MountPoint, Served};
 use myriad_engine::Errno;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -281,7 +281,8 @@ impl Service for Null {
 /// Mounts a server that does nothing.
 pub fn mount_null(mount_point: &Path, mut options: Options) -> Result<NullMount, MountError> {
     let log = options.request_log.take();
-    let Connection { mount_point, transport, agreement, .. } = Connection::new(mount_point, &options, false, true)?;
+    let served = Served { has_acls: false, owns_root: true, may_wait_long: false };
+    let Connection { mount_point, transport, agreement, .. } = Connection::new(mount_point, &options, served)?;
     let timeout_secs = options.entry_timeout.as_secs();
     let service = Null { tree: Mutex::new(Tree::new()), agreement, timeout_secs, recorder: Recorder::default() };
     service.recorder.set_log(log);

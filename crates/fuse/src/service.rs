@@ -13,9 +13,9 @@ pub trait Service: Send + Sync {
     /// Answers a request: the answer's bytes go to the front of `out`, which has room for as many as the request asks.
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer;
 
-    /// Whether a request of this kind may wait for the kernel to send what it holds, in further requests. A transport must
-    /// then have it answered by a thread of its own: all those that serve could wait, and nobody take what they wait for.
-    fn waits_for_kernel(&self, _opcode: u32) -> bool {
+    /// Whether a request of this kind is to be answered by a thread of its own. It may wait for the kernel to send what it holds, in further
+    /// requests, or for a search of all directories. All threads that serve could wait so, and nobody would take what comes meanwhile.
+    fn answers_apart(&self, _opcode: u32) -> bool {
         false
     }
 

@@ -6,8 +6,9 @@
 //!
 //!  - a thread looks for them while the volume is in use ([`settle_second_names`]), if it has threads;
 //!  - who is about to make a name that is such a second one takes that away first ([`make_way`]);
-//!  - who is about to remove or move a directory, to hold a moment or to close the volume waits until all were looked at. So directories
-//!    stay where they are meanwhile, and none is missed; and no inode is given to another one while it may have a second name.
+//!  - who is about to remove or move a directory waits until all were looked at ([`settle_before_moving`]). So directories stay where they are
+//!    meanwhile, and none is missed; and no inode is given to another one while it may have a second name;
+//!  - who is about to hold a moment or to close the volume waits as well.
 //!
 //! What is damaged is passed over: that is for the check to find. So is a directory that has not the name that its identity says: a write of its
 //! inode may have been lost, and the name that counts as second be its only one.
@@ -19,7 +20,6 @@ use crate::planted::{Bug, planted};
 use crate::types::{FileType, Node};
 use crate::volume::{Volume, transact};
 use myriad_format::Ino;
-use myriad_format::inode::RawInode;
 use std::collections::HashSet;
 use zerocopy::little_endian::U32;
 
@@ -48,32 +48,42 @@ pub(super) fn make_way(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()>
 
 #[cold]
 fn take_second(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()> {
+    // Whatever is in the way of looking, the name is at worst found to be there.
     match directory_named(volume, dir, name) {
         // The search may have ended meanwhile: then there is none.
-        Some((ino, true)) if volume.second_names.may_be() => take(volume, Ino(dir.ino), name, ino),
+        Ok(Some((ino, true))) if volume.second_names.may_be() => take(volume, Ino(dir.ino), name, ino),
         _ => Ok(()),
     }
 }
 
-/// Before a directory is moved, or another one replaced: waits until all directories were looked at, if one of the two names, each in a directory,
-/// is that of a directory. Without locks.
-pub(super) fn settle_before_rename(volume: &Volume, ends: [(Node, Name<'_>); 2]) -> Result<()> {
-    if volume.second_names.may_be() && ends.into_iter().any(|(dir, name)| directory_named(volume, dir, name).is_some())
-    {
-        settle_second_names(volume)?;
+/// Before a directory is moved, replaced or removed: waits until all directories were looked at, if one of the names, each in a directory, is that
+/// of a directory. A directory that gets one of the names after this look needs no waiting: it is new, or was moved there, which waited. Without
+/// locks.
+pub(super) fn settle_before_moving<const N: usize>(volume: &Volume, ends: [(Node, Name<'_>); N]) -> Result<()> {
+    if !volume.second_names.may_be() {
+        return Ok(());
+    }
+    for (dir, name) in ends {
+        // An error is no answer: what was in the way may be gone when the operation comes to the name.
+        if directory_named(volume, dir, name)?.is_some() {
+            return settle_second_names(volume);
+        }
     }
     Ok(())
 }
 
-/// What a name names, if it is a directory, and whether it is a second name. Whatever is in the way of saying so the operation itself will meet.
-fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Option<(Ino, bool)> {
+/// What a name names, if it is a directory, and whether it is a second name.
+fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Result<Option<(Ino, bool)>> {
     let look = volume.look();
     let ino = Ino(dir.ino);
     let _lock = volume.lock_shared(ino);
-    let raw = inode::read_node(&look, dir).ok().filter(RawInode::is_dir)?;
-    let hit = dir::search(&look, ino, &raw, name).ok()?.hit?;
-    let named = inode::read(&look, hit.ino).ok().filter(RawInode::is_dir)?;
-    Some((hit.ino, volume.is_leftover(hit.ino, &named, ino, name.hash)))
+    let raw = inode::read_node(&look, dir)?;
+    if !raw.is_dir() {
+        return Ok(None);
+    }
+    let Some(hit) = dir::search(&look, ino, &raw, name)?.hit else { return Ok(None) };
+    let named = inode::read(&look, hit.ino)?;
+    Ok(named.is_dir().then(|| (hit.ino, volume.is_leftover(hit.ino, &named, ino, name.hash))))
 }
 
 fn take_all(volume: &Volume) -> Result<()> {

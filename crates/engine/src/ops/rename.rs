@@ -1,7 +1,7 @@
 //! rename: replace, no-replace, exchange, and with a whiteout left behind.
 
 use super::create::Whiteout;
-use super::leftovers::settle_before_rename;
+use super::leftovers::settle_before_moving;
 use super::unlink::{Ending, Gone, drop_link, emptied, ending_of, finish_emptied, finish_gone};
 use super::{Ops, touch_dir};
 use crate::counters::Count;
@@ -47,7 +47,7 @@ impl Ops<'_> {
     ) -> Result<()> {
         self.volume.counters.bump(Count::renames);
         let (source, target) = (self.end(from), self.end(to));
-        settle_before_rename(self.volume, [source, target].map(|end| (end.node, end.name)))?;
+        settle_before_moving(self.volume, [source, target].map(|end| (end.node, end.name)))?;
         // What replaces a file must be whole when it does: its data goes into the checkpoint that has the rename. Once is
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut before = Before::default();

@@ -1,6 +1,6 @@
 //! unlink, rmdir, and what happens to a file when its last name and its last handle are gone.
 
-use super::leftovers::settle_second_names;
+use super::leftovers::settle_before_moving;
 use super::{Ops, touch_dir};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, Name};
@@ -40,7 +40,7 @@ impl Ops<'_> {
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: Node, name: &[u8]) -> Result<()> {
         self.volume.counters.bump(Count::rmdirs);
-        settle_second_names(self.volume)?;
+        settle_before_moving(self.volume, [(parent, self.name(name))])?;
         self.remove_name(parent, name, true, None)
     }
 

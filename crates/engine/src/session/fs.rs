@@ -296,6 +296,12 @@ impl Fs {
         HeldMoment::begin(Arc::clone(&self.inner.volume), file)
     }
 
+    /// Whether a crash under order `sync` or `softdep` may have left directories with a second name. As long as that is so, whoever removes or moves
+    /// a directory waits until a thread has looked at all directories: on a large volume for minutes. Once it is no longer so, it stays that way.
+    pub fn may_have_second_names(&self) -> bool {
+        self.volume().second_names.may_be()
+    }
+
     /// Whether a crash under order `softdep` may have left blocks, inodes or links behind that are in use for nothing, so that a check of a
     /// held moment is worth its time.
     pub fn has_leftovers(&self) -> bool {

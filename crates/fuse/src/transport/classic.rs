@@ -19,7 +19,8 @@ const HEADER: usize = size_of::<OutHeader>();
 
 /// Room for the answer to a request that is answered apart: it has no content.
 const SMALL_ANSWER: usize = 4096;
-/// Most threads that answer requests apart. What one of them waits for the threads that serve answer, and never another of them.
+/// Most threads that answer requests apart. None of them waits for a request that is queued here: they wait for such as the threads that serve
+/// answer, or for a search.
 const APART_MAX: usize = 16;
 
 pub struct Classic {
@@ -88,7 +89,7 @@ fn serve(
         placement.wait_for_turn(seat);
         let message = worker.receive(device)?;
         match message {
-            Message::Bytes(len) if service.waits_for_kernel(opcode(&worker.request)) => {
+            Message::Bytes(len) if service.answers_apart(opcode(&worker.request)) => {
                 apart.add(device, service, &worker.request[..len]);
             }
             Message::Bytes(len) => {
@@ -102,7 +103,7 @@ fn serve(
     }
 }
 
-/// Requests that are answered by threads of their own, which may wait for what others serve.
+/// Requests that are answered by threads of their own, which may wait for what others serve, or for long.
 #[derive(Default)]
 struct Apart(Mutex<Waiting>);
 

@@ -60,6 +60,8 @@ impl Device {
     /// Waits for a message.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Message> {
         match rustix::io::read(&self.fd, buf) {
+            // A kernel never says so: nobody is at the other end.
+            Ok(0) => Ok(Message::Gone),
             Ok(len) => Ok(Message::Bytes(len)),
             // The request was interrupted before we took it, or the kernel has given it up for want of memory.
             Err(Errno::NOENT | Errno::INTR | Errno::AGAIN | Errno::NOMEM) => Ok(Message::Nothing),

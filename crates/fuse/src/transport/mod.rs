@@ -15,7 +15,7 @@ mod device;
 mod placement;
 mod ring;
 
-pub use classic::Classic;
+pub use classic::{Classic, Worker};
 pub use device::{BUFFER_SIZE, Device, Message, Notifier};
 pub use ring::{Queues, Uring};
 

@@ -17,10 +17,9 @@
 
 #![allow(unsafe_code)]
 
-use super::Transport;
-use super::classic::Worker;
 use super::device::{Device, Message};
 use super::placement::{Placement, Sharing};
+use super::{Transport, Worker};
 use crate::error::ServeError;
 use crate::negotiate::REQUEST_MAX;
 use crate::request::decode_parts;

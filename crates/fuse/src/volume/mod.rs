@@ -366,8 +366,14 @@ impl Service for VolumeService {
         self.doubts.tell_of(unique);
     }
 
-    fn waits_for_kernel(&self, opcode: u32) -> bool {
-        self.agreement.writeback && matches!(opcode, opcode::RENAME | opcode::RENAME2)
+    fn answers_apart(&self, opcode: u32) -> bool {
+        match opcode {
+            // It may wait until the kernel has sent what it holds of the file.
+            opcode::RENAME | opcode::RENAME2 if self.agreement.writeback => true,
+            // Where they are about a directory they wait until all directories were looked at.
+            opcode::RENAME | opcode::RENAME2 | opcode::RMDIR => self.fs.may_have_second_names(),
+            _ => false,
+        }
     }
 
     fn panicked(&self) {

@@ -5,19 +5,26 @@ use super::raw::{entry, has_notification, make, notification, receive, send, ser
 use crate::negotiate::Agreement;
 use crate::options::Options;
 use crate::request::{Operation, Request};
+use crate::transport::{Classic, Device, Transport};
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FallocateIn, InHeader, MkdirIn, NOTIFY_INVAL_ENTRY,
-    NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, ROOT, ReadIn, SetAttrIn, SetXattrIn,
-    WRITE_CACHE, WriteIn, WriteOut, fattr,
+    NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, OutHeader, ROOT, ReadIn, SetAttrIn,
+    SetXattrIn, WRITE_CACHE, WriteIn, WriteOut, fattr, opcode,
 };
-use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{Errno, Fs, MkfsOptions, MountOptions};
+use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Order};
+use myriad_format::choices::Profile;
+use parking_lot::{Condvar, Mutex};
+use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
-use std::io::{PipeReader, Read};
+use std::io::{self, PipeReader, Read};
+use std::net::Shutdown;
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use zerocopy::FromBytes;
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn write_in(offset: u64, data: &[u8], write_flags: u32) -> WriteIn {
     WriteIn { offset, size: data.len() as u32, write_flags, ..WriteIn::default() }
@@ -406,4 +413,91 @@ fn a_file_that_is_being_freed_is_not_told_of() {
         told += u64::from(service.nodes.count() > 0);
     }
     assert!(told > 0 || !cfg!(debug_assertions), "they never met");
+}
+
+/// A device in memory that can have its readers wait.
+struct Slow {
+    base: MemoryDevice,
+    is_waiting: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn new(base: MemoryDevice) -> Self {
+        Self { base, is_waiting: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    fn set_waiting(&self, is_waiting: bool) {
+        *self.is_waiting.lock() = is_waiting;
+        self.changed.notify_all();
+    }
+}
+
+impl BlockDevice for Slow {
+    myriad_device::pass_on!(base: size, alignment, discards, counters, write, write_many, flush, discard);
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.changed.wait_while(&mut self.is_waiting.lock(), |is_waiting| *is_waiting);
+        self.base.read(offset, buf)
+    }
+}
+
+/// After a crash of order `softdep` each RMDIR waits until all directories were looked at, on a disk for minutes. Two of them kept both threads
+/// of a mount waiting, and nobody took any request until then. Those waited, too, that had nothing to remove.
+#[test]
+fn requests_are_answered_while_directories_wait_to_be_removed() {
+    let base = Arc::new(MemoryDevice::new(32 << 20));
+    let choices = Profile::parse("ffs").unwrap().choices;
+    let mkfs = MkfsOptions { choices, order: Order::Soft, ..MkfsOptions::default() };
+    Fs::format_device(base.clone(), None, &mkfs).unwrap();
+    let options = || MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
+    let before = Fs::open_device(base.clone(), None, options()).unwrap();
+    let session = before.session(Cred::root());
+    for name in ["first", "second", "third"] {
+        session.mkdir(name, 0o755).unwrap();
+    }
+    // The search reads this one's content.
+    for i in 0..100 {
+        session.create(&format!("third/a file with a long name, number {i}"), 0o644).unwrap();
+    }
+    before.sync().unwrap();
+    let device = Arc::new(Slow::new(base.clone_image()));
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    assert!(fs.may_have_second_names());
+    let (service, _reader) = serve(fs, &Options::default(), Agreement::default());
+    // They are in memory from here on.
+    for name in [&b"first"[..], b"second"] {
+        send(&service, 1, ROOT, Operation::Lookup { name }).unwrap();
+    }
+    let (kernel, server) = UnixDatagram::pair().unwrap();
+    kernel.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let end = server.try_clone().unwrap();
+    let classic = Classic::new(Device::from(OwnedFd::from(server)), 2, false);
+    let serving = std::thread::spawn(move || Box::new(classic).run(Arc::new(service)));
+    let ask = |unique, opcode, name: &[u8]| {
+        let len = (size_of::<InHeader>() + name.len()) as u32;
+        let header = InHeader { len, opcode, unique, nodeid: ROOT, ..InHeader::default() };
+        kernel.send(&[header.as_bytes(), name].concat()).unwrap();
+    };
+    let answer = || {
+        let mut answer = [0; 4096];
+        kernel.recv(&mut answer)?;
+        let (header, _) = OutHeader::read_from_prefix(&answer).unwrap();
+        Ok::<_, io::Error>((header.unique, header.error))
+    };
+    device.set_waiting(true);
+    ask(1, opcode::RMDIR, b"first\0");
+    ask(2, opcode::RMDIR, b"second\0");
+    ask(3, opcode::LOOKUP, b"second\0");
+    let looked_up = answer();
+    ask(4, opcode::RMDIR, b"missing\0");
+    let missing = answer();
+    device.set_waiting(false);
+    assert_eq!(looked_up.expect("nobody serves"), (3, 0));
+    assert_eq!(missing.expect("it waits"), (4, -Errno::NOENT.raw_os_error()));
+    let mut removed = [answer().unwrap(), answer().unwrap()];
+    removed.sort();
+    assert_eq!(removed, [(1, 0), (2, 0)]);
+    end.shutdown(Shutdown::Read).unwrap();
+    serving.join().unwrap().unwrap();
 }
