@@ -699,7 +699,8 @@ pub trait Keeper: Send + Sync {
     fn attributes_changed(&self, node: Node);
 
     /// An inode has fewer links, or another number of blocks, since what a crash had left was given back: whoever remembers its
-    /// attributes drops them. Called by the thread that gives back, which answers nobody, with nothing locked.
+    /// attributes drops them. Called with nothing locked. Of a file, by the thread in [`crate::Fs::give_back`]; of a directory, which has lost a
+    /// second name of another one, also in the middle of an operation that makes a name there, or that removes or moves a directory.
     fn given_back(&self, node: Node);
 }
 

@@ -401,7 +401,8 @@ impl Keeper for Kept {
     }
 
     fn given_back(&self, node: Node) {
-        // At once, and not by a thread that serves: the kernel may first wait for an inode that it is dropping, and with it for an answer.
+        // At once. The kernel may first wait for an inode that it is dropping, and with it for an answer to what it sends of a file: the thread
+        // that gives back serves nobody. Threads that serve come here as well, but of directories only, of which the kernel has nothing to send.
         self.notifier.attributes_changed(self.nodes.id(node));
     }
 }
