@@ -164,7 +164,7 @@ impl VolumeService {
         let append = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
         let file = session.open_node(node, OpenOptions { append, ..WRITE }).map_err(errno)?;
         file.allocate(mode, args.offset, args.length).map_err(errno)?;
-        self.changed_file(node).map(|()| 0)
+        self.changed_through(args.fh, node).map(|()| 0)
     }
 
     /// Where data and holes are. The kernel does not write back what it holds of a file before it asks, so the volume may
@@ -227,7 +227,7 @@ impl VolumeService {
                 Err(error) => return Err(errno(error)),
             }
         }
-        self.changed_file(target_node)?;
+        self.changed_through(args.fh_out, target_node)?;
         if wide {
             put(out, &CopyFileRangeOut { bytes_copied: done })
         } else {

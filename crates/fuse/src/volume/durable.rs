@@ -1,10 +1,10 @@
-//! What is to be durable when: before an answer, with `sync` and `dirsync`; once the mount is read-only; before the volume is
+//! What is to be durable when: before an answer, with `sync` and `dirsync`, or through an opening with O_SYNC; once the mount is read-only; before the volume is
 //! shut down.
 //!
 //! The kernel knows these words, and follows each write by an FSYNC under `sync`; the rest it leaves to the server.
 
 use super::caller::{Capability, has_capability};
-use super::{VolumeService, errno};
+use super::{VolumeService, errno, writers};
 use crate::mounts;
 use crate::wire::{InHeader, IoctlIn, going};
 use myriad_engine::{Errno, FileType, Node};
@@ -107,6 +107,12 @@ impl VolumeService {
     /// A file was changed otherwise than by a write.
     pub(super) fn changed_file(&self, node: Node) -> Result<(), Errno> {
         if self.durable.changes.load(Ordering::Relaxed) { self.make_durable(node) } else { Ok(()) }
+    }
+
+    /// The same, through a handle that may say that it was opened with O_SYNC or O_DSYNC: then it is as with `sync`, as on the kernel's file
+    /// systems.
+    pub(super) fn changed_through(&self, handle: u64, node: Node) -> Result<(), Errno> {
+        if writers::is_sync(handle) { self.make_durable(node) } else { self.changed_file(node) }
     }
 
     /// A file or directory is durable after, and so are all names and attributes; of a file in order `softdep`, those that lead to it.

@@ -1,7 +1,6 @@
 //! Requests about names: finding, making, moving and removing them.
 
-use super::writers::READER;
-use super::{Reply, VolumeService, device_of, errno, special};
+use super::{Reply, VolumeService, device_of, errno, special, writers};
 use crate::answer::put;
 use crate::wire::{CreateIn, EntryOut, InHeader, MkdirIn, MknodIn, OpenOut, ROOT, fopen};
 use myriad_engine::{Errno, FileType, LinkRules, Node, RenameMode, Stat};
@@ -199,10 +198,10 @@ impl VolumeService {
     }
 
     /// How files are open: no handle of ours goes with them, for they are found by their number. The number that takes a
-    /// handle's place says whether this is one for writing.
+    /// handle's place says whether this is one for writing, and whether what is changed through it is to be durable.
     pub(super) fn opened(&self, id: u64, flags: OFlags) -> OpenOut {
         // Elsewhere nobody asks, and a kernel that opens by itself does not tell when such an opening ends, as that of an unnamed file.
-        let fh = if self.agreement.knows_writers() { self.writers.opened(id, flags) } else { READER };
+        let fh = if self.agreement.knows_writers() { self.writers.opened(id, flags) } else { writers::handle(flags) };
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | if self.settings.direct_io { direct } else { 0 };
         OpenOut { fh, open_flags, backing_id: 0 }

@@ -8,7 +8,7 @@ use crate::request::{Operation, Request};
 use crate::transport::{Classic, Device, Transport};
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, CreateIn, FallocateIn, InHeader, MkdirIn, NOTIFY_INVAL_ENTRY,
-    NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, OutHeader, ROOT, ReadIn, SetAttrIn,
+    NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, OpenOut, OutHeader, ROOT, ReadIn, SetAttrIn,
     SetXattrIn, WRITE_CACHE, WriteIn, WriteOut, fattr, opcode,
 };
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
@@ -81,11 +81,17 @@ fn doubt(reader: &mut PipeReader) -> (String, u32) {
 
 /// A volume whose host can become full, with `sync`: what is told of names then.
 fn serve_sync(agreement: Agreement) -> (Arc<FaultDevice<MemoryDevice>>, VolumeService, PipeReader) {
+    serve_with(&["sync"], agreement)
+}
+
+/// The same with these words of mount(8).
+fn serve_with(words: &[&str], agreement: Agreement) -> (Arc<FaultDevice<MemoryDevice>>, VolumeService, PipeReader) {
     let device = Arc::new(FaultDevice::new(MemoryDevice::new(32 << 20)));
     Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
     let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
     let fs = Fs::open_device(device.clone(), None, options).unwrap();
-    let options = Options { kernel_options: vec!["sync".into()], ..Options::default() };
+    let kernel_options = words.iter().map(|&word| word.into()).collect();
+    let options = Options { kernel_options, ..Options::default() };
     let (service, reader) = serve(fs, &options, agreement);
     (device, service, reader)
 }
@@ -184,6 +190,34 @@ fn a_file_that_was_cut_by_its_opening_is_durable() {
     device.clear();
     open().unwrap();
     assert!(device.struck() > 0);
+}
+
+/// A program opened a file with O_SYNC. What it wrote was durable when the call returned; what it copied there inside the kernel, or the space that it
+/// asked for, was not.
+#[test]
+fn what_is_changed_through_a_synchronous_opening_is_durable() {
+    let (device, service, _reader) = serve_with(&[], Agreement { atomic_truncate: true, ..Agreement::default() });
+    let [source, target] = ["source", "target"].map(|name| {
+        let node = make(&service, ROOT, name).unwrap();
+        let write = Operation::Write { args: write_in(0, b"content", 0), data: b"content" };
+        send(&service, 1, node, write).unwrap();
+        send(&service, 1, node, Operation::Fsync).unwrap();
+        node
+    });
+    for (flags, expected) in
+        [(OFlags::empty(), Ok(())), (OFlags::DSYNC, Err(Errno::NOSPC)), (OFlags::SYNC, Err(Errno::NOSPC))]
+    {
+        let args = OpenIn { flags: (OFlags::RDWR | flags).bits(), open_flags: 0 };
+        let opened = send(&service, 1, target, Operation::Open(args)).unwrap();
+        let fh = OpenOut::read_from_prefix(&opened).unwrap().0.fh;
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+        let args = CopyFileRangeIn { nodeid_out: target, fh_out: fh, len: 7, ..CopyFileRangeIn::default() };
+        let copied = send(&service, 1, source, Operation::CopyFileRange { args, wide: true });
+        assert_eq!(copied.map(drop), expected, "a copy, {flags:?}");
+        let args = FallocateIn { fh, length: 8192, ..FallocateIn::default() };
+        assert_eq!(send(&service, 1, target, Operation::Fallocate(args)).map(drop), expected, "space, {flags:?}");
+        device.clear();
+    }
 }
 
 /// CREATE found a file that had appeared by another of its directory's names, and opened it for whoever asked, though
