@@ -219,6 +219,10 @@ impl Service for Shared {
         self.service.waits_for_answers()
     }
 
+    fn not_taken(&self, request: &Request<'_>, answer: &[u8]) {
+        self.service.not_taken(request, answer);
+    }
+
     fn answered(&self, unique: u64) {
         self.service.answered(unique);
     }

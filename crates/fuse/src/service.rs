@@ -29,6 +29,9 @@ pub trait Service: Send + Sync {
         false
     }
 
+    /// The kernel did not take the answer to a request, which has been carried out: to its caller it has failed.
+    fn not_taken(&self, _request: &Request<'_>, _answer: &[u8]) {}
+
     /// The answer to a request (its `unique`) is with the kernel.
     fn answered(&self, _unique: u64) {}
 

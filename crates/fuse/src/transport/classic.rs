@@ -183,13 +183,17 @@ impl Worker {
     }
 
     /// Answers the request that was received. An answer that the kernel does not take, as for want of memory, is the end of that request and
-    /// not of the mount: if it is lost, the next message tells.
+    /// not of the mount: if the mount is lost, the next message tells.
     fn answer(&mut self, device: &Device, service: &dyn Service, len: usize) {
         let (head, body) = self.answer.split_at_mut(HEADER);
         let request = &self.request[..len];
         if let Some((header, len)) = respond(service, decode(request), body) {
             head.copy_from_slice(header.as_bytes());
             if device.send(&self.answer[..HEADER + len]).is_err() {
+                if let (0, Ok(request)) = (header.error, decode(request)) {
+                    service.not_taken(&request, &self.answer[HEADER..HEADER + len]);
+                }
+                // Unless the kernel has given it up by itself, with the same error.
                 refuse(device, request, Errno::IO);
             }
             if service.waits_for_answers() {

@@ -11,6 +11,9 @@
 //! waits for those, so it is only looked at now and then: a thread that slept in a read would be woken, across processors,
 //! by every FORGET.
 //!
+//! An answer that the kernel cannot take is the end of its request, with an error, and nobody tells us: what such an answer has counted
+//! (`volume/untaken.rs`) stays counted until the mount ends.
+//!
 //! Invariant, on which all `unsafe` here rests: the kernel reads and writes an entry's `Headers` and payload only between
 //! the submission of a command for the entry and its completion; we touch them only outside that time, and they are freed
 //! only then.

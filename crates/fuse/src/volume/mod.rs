@@ -24,6 +24,7 @@ mod raw;
 mod regressions;
 mod special;
 mod tellings;
+mod untaken;
 mod writers;
 
 use crate::answer::Answer;
@@ -360,6 +361,11 @@ impl Service for VolumeService {
 
     fn waits_for_answers(&self) -> bool {
         self.doubts.wait_for_answers()
+    }
+
+    fn not_taken(&self, request: &Request<'_>, answer: &[u8]) {
+        self.take_back(request, answer);
+        self.doubt(request, Errno::IO);
     }
 
     fn answered(&self, unique: u64) {
