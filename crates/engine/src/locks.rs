@@ -101,6 +101,39 @@ impl Held {
     }
 }
 
+impl Held {
+    /// Gives the place up while `f` runs, and takes it again. No lock of a later rank is held. The caller then waits for the lock once more.
+    pub fn lend(&self, f: impl FnOnce()) {
+        #[cfg(debug_assertions)]
+        {
+            let _ = HELD.try_with(|held| {
+                let mut held = held.borrow_mut();
+                held.retain(|lock| *lock != self.lock);
+                assert!(
+                    held.iter().all(|lock| lock.0 < self.lock.0),
+                    "what was locked after it is held still: {held:?}"
+                );
+            });
+            // Also if `f` ends by a panic.
+            let _again = Again(self);
+            f();
+        }
+        #[cfg(not(debug_assertions))]
+        f();
+    }
+}
+
+/// A place that was given up: taken again when this is dropped.
+#[cfg(debug_assertions)]
+struct Again<'a>(&'a Held);
+
+#[cfg(debug_assertions)]
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|held| held.borrow_mut().push(self.0.lock));
+    }
+}
+
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {

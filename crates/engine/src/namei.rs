@@ -15,6 +15,28 @@ use myriad_format::inode::{RawInode, flag};
 const LINKS_MAX: usize = 40;
 /// Longest path, as Linux's PATH_MAX, its NUL included.
 const PATH_MAX: usize = 4096;
+/// Components looked up in one stay inside the gate. Each may read four blocks: of an index two, then of entries, and of inodes.
+const COMPONENTS_AT_A_TIME: usize = crate::cache::FRAMES_UNASKED / 8;
+
+/// What one resolution has done so far, with all links on the way.
+#[derive(Default)]
+struct Done {
+    links: usize,
+    /// Components looked up since it was outside of the gate last.
+    components: usize,
+}
+
+impl Done {
+    /// Counts a component that is about to be looked up. No lock is held.
+    #[inline]
+    fn count(&mut self, look: &mut Look<'_>) {
+        self.components += 1;
+        if self.components > COMPONENTS_AT_A_TIME {
+            look.step_out();
+            self.components = 1;
+        }
+    }
+}
 
 /// What permission depends on, with the access ACL if there is one.
 pub(crate) struct Guarded {
@@ -127,27 +149,31 @@ pub(crate) struct Target {
     pub ends_in_dot: bool,
 }
 
-/// Resolves all but the last component of a path.
-pub(crate) fn resolve_parent(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8]) -> Result<Target> {
-    let mut links = 0;
-    walk(look, cred, start, path, &mut links)
+/// Resolves all but the last component of a path. Of a long one it leaves the gate on the way ([`Look::step_out`]).
+pub(crate) fn resolve_parent(look: &mut Look<'_>, cred: &Cred, start: Node, path: &[u8]) -> Result<Target> {
+    walk(look, cred, start, path, &mut Done::default())
 }
 
-/// Resolves a whole path; a final symbolic link is followed if `follow`, or if the path ends in a slash.
-pub(crate) fn resolve(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], follow: bool) -> Result<(Ino, RawInode)> {
-    let mut links = 0;
-    resolve_counted(look, cred, start, path, follow, &mut links)
-}
-
-fn resolve_counted(
-    look: &Look<'_>,
+/// Resolves a whole path; a final symbolic link is followed if `follow`, or if the path ends in a slash. Of a long one it leaves the gate on the way.
+pub(crate) fn resolve(
+    look: &mut Look<'_>,
     cred: &Cred,
     start: Node,
     path: &[u8],
     follow: bool,
-    links: &mut usize,
 ) -> Result<(Ino, RawInode)> {
-    let mut target = walk(look, cred, start, path, links)?;
+    resolve_counted(look, cred, start, path, follow, &mut Done::default())
+}
+
+fn resolve_counted(
+    look: &mut Look<'_>,
+    cred: &Cred,
+    start: Node,
+    path: &[u8],
+    follow: bool,
+    done: &mut Done,
+) -> Result<(Ino, RawInode)> {
+    let mut target = walk(look, cred, start, path, done)?;
     loop {
         if target.name.is_empty() {
             let raw = inode::read_node(look, target.parent)?;
@@ -157,14 +183,15 @@ fn resolve_counted(
             return Ok((Ino(target.parent.ino), raw));
         }
         let name = Name { bytes: &target.name, hash: look.volume.hasher.hash(&target.name) };
+        done.count(look);
         let (ino, raw) = step(look, cred, target.parent, name)?;
         if !follow && !target.must_be_dir {
             return Ok((ino, raw));
         }
         if inode::is_link(&raw) {
             let must_be_dir = target.must_be_dir;
-            let link = follow_link(look, inode::node(ino, &raw), links)?;
-            target = walk(look, cred, target.parent, &link, links)?;
+            let link = follow_link(look, inode::node(ino, &raw), &mut done.links)?;
+            target = walk(look, cred, target.parent, &link, done)?;
             target.must_be_dir |= must_be_dir;
             continue;
         }
@@ -203,7 +230,7 @@ pub(crate) fn parent(look: &Look<'_>, raw: &RawInode) -> Result<Node> {
 }
 
 /// Resolves all but the last component; links on the way are followed.
-fn walk(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], links: &mut usize) -> Result<Target> {
+fn walk(look: &mut Look<'_>, cred: &Cred, start: Node, path: &[u8], done: &mut Done) -> Result<Target> {
     if path.len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
@@ -216,6 +243,7 @@ fn walk(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], links: &mut usiz
     let last_is_dot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b".");
     while let Some(component) = components.next() {
         let is_last = components.peek().is_none();
+        done.count(look);
         if component == b".." {
             let _lock = look.volume.lock_shared(Ino(at.ino));
             let raw = searchable(look, cred, at)?;
@@ -231,8 +259,8 @@ fn walk(look: &Look<'_>, cred: &Cred, start: Node, path: &[u8], links: &mut usiz
         let name = Name { bytes: component, hash: look.volume.hasher.hash(component) };
         let (mut ino, mut raw) = step(look, cred, at, name)?;
         if inode::is_link(&raw) {
-            let link = follow_link(look, inode::node(ino, &raw), links)?;
-            (ino, raw) = resolve_counted(look, cred, at, &link, true, links)?;
+            let link = follow_link(look, inode::node(ino, &raw), &mut done.links)?;
+            (ino, raw) = resolve_counted(look, cred, at, &link, true, done)?;
         }
         at = inode::node(ino, &raw);
     }

@@ -63,13 +63,19 @@ impl Gate {
         let held = Held::wait(Rank::Gate, 0);
         let slot = thread_slot();
         let share = 1 | u64::from(weight) << WEIGHT;
+        self.pass(slot, share);
+        let mut entered = Entered { gate: self, slot, share, heavy: 0, _held: held };
+        entered.settle_heavy();
+        entered
+    }
+
+    #[inline(always)]
+    fn pass(&self, slot: usize, share: u64) {
         loop {
             // Sequentially consistent with the closer's store and loads: either we see it closed, or it sees us inside.
             self.slots[slot].0.fetch_add(share, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
-                let mut entered = Entered { gate: self, slot, share, heavy: 0, _held: held };
-                entered.settle_heavy();
-                return entered;
+                return;
             }
             self.leave(slot, share);
             self.wait_until_open();
@@ -147,6 +153,17 @@ pub(crate) struct Entered<'a> {
 }
 
 impl Entered<'_> {
+    /// Leaves, runs `f` outside, and enters again. Only for who has reserved nothing, which would be nobody's meanwhile, and holds no lock.
+    pub fn step_out(&mut self, f: impl FnOnce()) {
+        assert_eq!(self.share, 1, "who has reserved stays inside");
+        // Nothing is left to take back if `f` panics.
+        self.share = 0;
+        self.gate.leave(self.slot, 1);
+        self._held.lend(f);
+        self.gate.pass(self.slot, 1);
+        self.share = 1;
+    }
+
     /// Adds to the weight.
     pub fn add_weight(&mut self, weight: u32) {
         let more = u64::from(weight) << WEIGHT;

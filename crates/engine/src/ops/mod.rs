@@ -5,6 +5,8 @@
 mod ahead;
 mod attr;
 mod create;
+#[cfg(test)]
+mod deep_tests;
 mod leftovers;
 mod link;
 mod read_dir;

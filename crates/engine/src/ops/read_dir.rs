@@ -12,6 +12,9 @@ use crate::types::{DirEntry, FileType, Node, Stat};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 
+/// Entries whose inodes are read in one stay inside the gate: each may take a frame, and a name that has to be looked up three more.
+const STATS_AT_A_TIME: usize = crate::cache::FRAMES_UNASKED / 4;
+
 /// Which names are listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
@@ -47,36 +50,33 @@ impl Ops<'_> {
         Ok(())
     }
 
-    /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage.
+    /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage, or a name gone or another file's by now.
     pub fn read_dir_plus(&self, node: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
         self.volume.counters.bump(Count::readdirs);
         let mut from = Some(cookie);
         // As in `read_dir`.
         while let Some(cookie) = from {
-            let look = self.volume.look();
-            let _lock = self.volume.lock_shared(Ino(node.ino));
             let mut entries = Vec::new();
-            from = self.list(&look, node, cookie, max, Which::Names, &mut entries)?;
+            {
+                let look = self.volume.look();
+                let _lock = self.volume.lock_shared(Ino(node.ino));
+                from = self.list(&look, node, cookie, max, Which::Names, &mut entries)?;
+            }
             if !entries.is_empty() {
-                return Ok(self.with_stats(&look, node, entries));
+                // It may be listed, so what its names are may be told, whether or not it may be searched.
+                let stats = self.stats(node, &entries, |_| true, |look, entry| self.stat_listed(look, node, entry));
+                return Ok(entries.into_iter().zip(stats).collect());
             }
         }
         Ok(Vec::new())
     }
 
-    /// Entries just listed of a directory that is locked still, with the attributes of each file.
-    fn with_stats(&self, look: &Look<'_>, node: Node, entries: Vec<DirEntry>) -> Vec<(DirEntry, Option<Stat>)> {
-        // While the directory is locked, what it names is its own.
-        let stats = self.stats(
-            look,
-            &entries,
-            |_| true,
-            |entry, raw| {
-                let is_name = |raw: &RawInode| raw.name_hash.get() == self.name(&entry.name).hash;
-                inode::check_named(Ino(entry.ino), raw, Ino(node.ino), is_name).is_ok()
-            },
-        );
-        entries.into_iter().zip(stats).collect()
+    /// The attributes of a file by a further name, if a directory still has it.
+    fn stat_listed(&self, look: &Look<'_>, node: Node, entry: &DirEntry) -> Result<Stat> {
+        let dir = Ino(node.ino);
+        let _lock = self.volume.lock_shared(dir);
+        let (ino, child) = namei::find(look, dir, &inode::read_node(look, node)?, self.name(&entry.name))?;
+        Ok(self.stat_of(look, ino, &child))
     }
 
     /// Adds what one stay inside the gate finds; where to go on, if that is not known to be the end.
@@ -126,30 +126,31 @@ impl Ops<'_> {
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
     ) -> Vec<Option<Stat>> {
-        let look = self.volume.look();
-        let mut stats = self.stats(&look, entries, &wanted, |entry, raw| {
-            let is_name = raw.parent.get() == node.ino && raw.name_hash.get() == self.name(&entry.name).hash;
-            is_name && raw.nlink.get() > 0 && entry.ino != node.ino
-        });
-        for (stat, entry) in stats.iter_mut().zip(entries) {
-            if stat.is_none() && wanted(entry) && entry.file_type != FileType::Directory {
-                *stat = self.lookup_inside(&look, node, &entry.name).ok().filter(|stat| stat.ino == entry.ino);
-            }
-        }
-        stats
+        self.stats(node, entries, wanted, |look, entry| self.lookup_inside(look, node, &entry.name))
     }
 
-    /// The attributes of those `wanted`, where the inode is one that `is_named` so.
+    /// The attributes of those `wanted`: by the inode, if it says that this is its name, else, but of a directory, by `look_up`. Each inode may lie in a block of
+    /// its own, so this leaves the gate every few entries.
     fn stats(
         &self,
-        look: &Look<'_>,
+        node: Node,
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
-        is_named: impl Fn(&DirEntry, &RawInode) -> bool,
+        look_up: impl Fn(&Look<'_>, &DirEntry) -> Result<Stat>,
     ) -> Vec<Option<Stat>> {
+        let is_named = |entry: &DirEntry, raw: &RawInode| {
+            let is_name = raw.parent.get() == node.ino && raw.name_hash.get() == self.name(&entry.name).hash;
+            is_name && raw.nlink.get() > 0 && entry.ino != node.ino
+        };
+        let mut look = self.volume.look();
+        // In one batch, which takes none of the frames that are kept for others.
         self.fetch_inodes(entries.iter().filter(|entry| wanted(entry)).map(|entry| Ino(entry.ino)));
         let mut stats = Vec::with_capacity(entries.len());
-        for batch in entries.chunks(32) {
+        for (number, batch) in entries.chunks(STATS_AT_A_TIME).enumerate() {
+            if number > 0 {
+                look.step_out();
+            }
+            let look = &look;
             for entry in batch {
                 if let Some((block, slot)) = self.volume.geometry.locate(Ino(entry.ino)) {
                     self.volume.cache.prefetch_frame(block, self.volume.geometry.inode_offset(slot));
@@ -157,8 +158,14 @@ impl Ops<'_> {
             }
             for entry in batch {
                 let raw = if wanted(entry) { inode::read(look, Ino(entry.ino)).ok() } else { None };
-                let raw = raw.filter(|raw| is_named(entry, raw));
-                stats.push(raw.map(|raw| self.stat_of(look, Ino(entry.ino), &raw)));
+                let stat = match raw.filter(|raw| is_named(entry, raw)) {
+                    Some(raw) => Some(self.stat_of(look, Ino(entry.ino), &raw)),
+                    None if wanted(entry) && entry.file_type != FileType::Directory => {
+                        look_up(look, entry).ok().filter(|stat| stat.ino == entry.ino)
+                    }
+                    None => None,
+                };
+                stats.push(stat);
             }
         }
         stats

@@ -101,6 +101,23 @@ impl<'a> Look<'a> {
         Self::new(volume, Standing::Inside(volume.cache.gate.enter(0)))
     }
 
+    /// Leaves the gate and enters again, for a long way that may take more frames, and wait for the device more often, than one operation may inside. Nothing
+    /// that was found there holds afterwards, and no lock may be held.
+    #[cold]
+    pub fn step_out(&mut self) {
+        let volume = self.volume;
+        let Standing::Inside(entered) = &mut self.standing else {
+            unreachable!("nobody walks a long way behind the gate")
+        };
+        entered.step_out(|| {
+            if !volume.cache.has_room() {
+                volume.make_room_quietly();
+            }
+        });
+        self.met = Met::default();
+        self.flushes = volume.files.flushes();
+    }
+
     #[inline]
     pub fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.read_at(block, kind, 0, f)

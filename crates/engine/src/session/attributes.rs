@@ -29,8 +29,8 @@ impl Session {
 
     fn stat_followed(&self, path: &[u8]) -> Result<Stat> {
         self.by_path(|ops| {
-            let look = self.volume().look();
-            let (ino, raw) = self.resolve_inside(&look, path, true)?;
+            let mut look = self.volume().look();
+            let (ino, raw) = self.resolve_inside(&mut look, path, true)?;
             Ok(ops.stat_of(&look, ino, &raw))
         })
     }
@@ -46,12 +46,12 @@ impl Session {
     fn lstat_uncounted(&self, path: &[u8]) -> Result<Stat> {
         // Into its place at once: each copy on the way costs as much as a look at the cache.
         let mut stat = Stat::NONE;
-        self.by_path(|_| self.lstat_inside(&self.volume().look(), path, &mut stat))?;
+        self.by_path(|_| self.lstat_inside(&mut self.volume().look(), path, &mut stat))?;
         Ok(stat)
     }
 
     #[inline]
-    fn lstat_inside(&self, look: &Look<'_>, path: &[u8], stat: &mut Stat) -> Result<()> {
+    fn lstat_inside(&self, look: &mut Look<'_>, path: &[u8], stat: &mut Stat) -> Result<()> {
         if let Some((dir, name)) = split_plain(path) {
             let generation = self.volume().namespace_generation.load(Ordering::Acquire);
             let parent = self.parent(look, path, dir)?;
@@ -75,13 +75,13 @@ impl Session {
     pub fn stat_many<P: AsPath>(&self, paths: &[P]) -> Vec<Result<Stat>> {
         let mut results = Vec::with_capacity(paths.len());
         for batch in paths.chunks(STAT_BATCH) {
-            let look = self.volume().look();
+            let mut look = self.volume().look();
             let generation = self.volume().namespace_generation.load(Ordering::Acquire);
             let mut names = [None; STAT_BATCH];
             for (target, path) in names.iter_mut().zip(batch) {
                 let path = path.as_path_bytes();
                 *target = split_plain(path).and_then(|(dir, name)| {
-                    let parent = self.parent(&look, path, dir).ok()?;
+                    let parent = self.parent(&mut look, path, dir).ok()?;
                     Some((Ino(parent.ino), Name { bytes: name, hash: self.volume().hasher.hash(name) }))
                 });
             }

@@ -119,8 +119,8 @@ impl Session {
         self.by_path(|ops| {
             // Both directories are found before either name is judged.
             let (from, to) = {
-                let look = self.volume().look();
-                (self.target(&look, source)?, self.target(&look, target)?)
+                let mut look = self.volume().look();
+                (self.target(&mut look, source)?, self.target(&mut look, target)?)
             };
             if from.name.is_empty() {
                 return Err(Errno::BUSY.into());

@@ -22,7 +22,7 @@ impl Session {
             return self.at_path(path, !options.no_follow, |node| self.open_node(node, options));
         }
         if path.last() == Some(&b'/') {
-            let place = self.by_path(|_| self.target(&self.volume().look(), path))?;
+            let place = self.by_path(|_| self.target(&mut self.volume().look(), path))?;
             let exists = place.name.is_empty() && options.exclusive;
             return Err(if exists { Errno::EXIST } else { Errno::ISDIR }.into());
         }

@@ -127,17 +127,18 @@ impl From<Target> for Place<'_> {
 impl Session {
     /// The directory of a path and its last component.
     #[inline]
-    pub(super) fn target<'p>(&self, look: &Look<'_>, path: &'p [u8]) -> Result<Place<'p>> {
+    pub(super) fn target<'p>(&self, look: &mut Look<'_>, path: &'p [u8]) -> Result<Place<'p>> {
         if let Some((dir, name)) = split_plain(path) {
             let parent = self.parent(look, path, dir)?;
             return Ok(Place { parent, name: name.into(), must_be_dir: false, ends_in_dot: false });
         }
-        Ok(namei::resolve_parent(look, self.judged(), namei::root(look)?, path)?.into())
+        let root = namei::root(look)?;
+        Ok(namei::resolve_parent(look, self.judged(), root, path)?.into())
     }
 
     /// The directory `dir`, which `path` begins with; its user may search it.
     #[inline]
-    pub(super) fn parent(&self, look: &Look<'_>, path: &[u8], dir: &[u8]) -> Result<Node> {
+    pub(super) fn parent(&self, look: &mut Look<'_>, path: &[u8], dir: &[u8]) -> Result<Node> {
         let generation = self.volume().namespace_generation.load(Ordering::Acquire);
         let at = self.number as usize % MEMOS;
         let known = MEMO.try_with(|memos| {
@@ -149,7 +150,8 @@ impl Session {
             self.volume().counters.bump(crate::counters::Count::parent_memo_hits);
             return Ok(parent);
         }
-        let parent = namei::resolve_parent(look, self.judged(), namei::root(look)?, path)?.parent;
+        let root = namei::root(look)?;
+        let parent = namei::resolve_parent(look, self.judged(), root, path)?.parent;
         let _ = MEMO.try_with(|memos| {
             let memo = &mut memos.borrow_mut()[at];
             (memo.session, memo.generation, memo.parent) = (self.number, generation, parent);
@@ -159,15 +161,16 @@ impl Session {
         Ok(parent)
     }
 
-    pub(super) fn resolve_inside(&self, look: &Look<'_>, path: &[u8], follow: bool) -> Result<(Ino, RawInode)> {
+    pub(super) fn resolve_inside(&self, look: &mut Look<'_>, path: &[u8], follow: bool) -> Result<(Ino, RawInode)> {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        namei::resolve(look, self.judged(), namei::root(look)?, path, follow)
+        let root = namei::root(look)?;
+        namei::resolve(look, self.judged(), root, path, follow)
     }
 
     pub(super) fn resolve_node(&self, path: &[u8], follow: bool) -> Result<Node> {
-        let (ino, raw) = self.resolve_inside(&self.volume().look(), path, follow)?;
+        let (ino, raw) = self.resolve_inside(&mut self.volume().look(), path, follow)?;
         Ok(inode::node(ino, &raw))
     }
 
@@ -181,8 +184,8 @@ impl Session {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        let look = self.volume().look();
-        let place = self.target(&look, path)?;
+        let mut look = self.volume().look();
+        let place = self.target(&mut look, path)?;
         if place.name.is_empty() {
             return Err(taken.into());
         }
@@ -202,8 +205,8 @@ impl Session {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        let look = self.volume().look();
-        let place = self.target(&look, path)?;
+        let mut look = self.volume().look();
+        let place = self.target(&mut look, path)?;
         if place.name.is_empty() {
             let ends_in_dotdot = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty()) == Some(b"..");
             return Err(match (place.ends_in_dot, ends_in_dotdot) {
@@ -218,8 +221,8 @@ impl Session {
 
     /// Where O_CREAT makes the file: a dangling link's target, if links are followed.
     pub(super) fn creation_place<'p>(&self, path: &'p [u8], follow: bool) -> Result<Place<'p>> {
-        let look = self.volume().look();
-        let mut place = self.target(&look, path)?;
+        let mut look = self.volume().look();
+        let mut place = self.target(&mut look, path)?;
         let mut links = 0;
         loop {
             if place.name.is_empty() {
@@ -230,7 +233,7 @@ impl Session {
                 return Ok(place);
             }
             let link = namei::follow_link(&look, inode::node(ino, &raw), &mut links)?;
-            let target = namei::resolve_parent(&look, self.judged(), place.parent, &link)?;
+            let target = namei::resolve_parent(&mut look, self.judged(), place.parent, &link)?;
             if target.must_be_dir {
                 return Err(Errno::ISDIR.into());
             }

@@ -79,6 +79,10 @@ pub mod locks {
         pub fn wait(_: Rank, _: usize) -> Self {
             Self
         }
+
+        pub fn lend(&self, f: impl FnOnce()) {
+            f();
+        }
     }
 
     pub struct Mutex<const RANK: u8, T>(sync::Mutex<T>);

@@ -1,0 +1,112 @@
+//! Ways and listings that take more inodes than the cache has frames: what walks them neither runs out of frames nor takes those of others.
+
+use super::{NewFile, Ops};
+use crate::cache::Sweep;
+use crate::namei;
+use crate::types::{Cred, MkfsOptions, Node, Order};
+use crate::volume::{Volume, testing};
+use myriad_device::MemoryDevice;
+use myriad_format::choices::Profile;
+use myriad_format::inode::{S_IFDIR, S_IFREG};
+use std::sync::Arc;
+
+/// Directories of the chain. Two of them have their inodes in one block, and the smallest cache has 1,024 frames.
+const DEPTH: usize = 2500;
+/// Files of a directory. Three have their inodes in one block.
+const FILES: usize = 5000;
+
+/// A volume with blocks of 512 bytes and the smallest cache.
+fn volume(order: Order) -> Volume {
+    volume_with(order, 0)
+}
+
+fn volume_with(order: Order, cache_size: u64) -> Volume {
+    let choices =
+        if order == Order::Log { MkfsOptions::default().choices } else { Profile::parse("ffs").unwrap().choices };
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let options = MkfsOptions { block_size: 512, choices, order, ..MkfsOptions::default() };
+    crate::mkfs::format(device.clone(), None, &options).unwrap();
+    testing::open_with(device, cache_size)
+}
+
+/// Does something as root.
+fn with<R>(volume: &Volume, f: impl FnOnce(&Ops<'_>) -> R) -> R {
+    let cred = Cred::root();
+    f(&Ops { volume, cred: &cred, caller: &cred })
+}
+
+fn root(volume: &Volume) -> Node {
+    namei::root(&volume.look()).unwrap()
+}
+
+fn make(volume: &Volume, dir: Node, name: &str, mode: u16) -> Node {
+    let new = NewFile { mode, ..NewFile::default() };
+    with(volume, |ops| ops.make(dir, name.as_bytes(), &new).unwrap().node())
+}
+
+fn mkdir(volume: &Volume, dir: Node, name: &str) -> Node {
+    make(volume, dir, name, S_IFDIR | 0o755)
+}
+
+/// Makes `d/d/d/...` in the root; all of these directories, the last one at the bottom.
+fn chain(volume: &Volume, depth: usize) -> Vec<Node> {
+    let mut at = root(volume);
+    let down = (0..depth).map(|_| {
+        at = mkdir(volume, at, "d");
+        at
+    });
+    down.collect()
+}
+
+/// Brings all home, and takes all from the cache.
+fn empty_cache(volume: &Volume) {
+    assert!(volume.checkpointer.lock().settle(volume).unwrap());
+    volume.cache.sweep(Sweep::Everything);
+}
+
+/// A listing took a frame for the inode of each entry, down to the last ones, and left out what came after.
+#[test]
+fn a_listing_of_more_inodes_than_there_are_frames_has_all() {
+    let volume = volume(Order::Log);
+    let dir = mkdir(&volume, root(&volume), "dir");
+    let kept = mkdir(&volume, root(&volume), "kept");
+    for i in 0..FILES {
+        let file = make(&volume, dir, &format!("file {i}"), S_IFREG | 0o644);
+        if i % 100 == 0 {
+            // In `dir` it has a further name.
+            with(&volume, |ops| {
+                ops.link(file, kept, format!("{i}").as_bytes(), Default::default()).unwrap();
+                ops.unlink(dir, format!("file {i}").as_bytes()).unwrap();
+                ops.link(file, dir, format!("file {i}").as_bytes(), Default::default()).unwrap();
+            });
+        }
+    }
+    with(&volume, |ops| {
+        empty_cache(&volume);
+        let mut entries = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let listed = ops.read_dir_plus(dir, cookie, FILES).unwrap();
+            let Some((last, _)) = listed.last() else { break };
+            cookie = last.cookie;
+            assert!(listed.iter().all(|(entry, stat)| stat.is_some_and(|stat| stat.ino == entry.ino)));
+            entries.extend(listed.into_iter().map(|(entry, _)| entry));
+        }
+        assert_eq!(entries.len(), FILES);
+        empty_cache(&volume);
+        let stats = ops.stat_entries(dir, &entries, |_| true);
+        assert!(stats.iter().zip(&entries).all(|(stat, entry)| stat.is_some_and(|stat| stat.ino == entry.ino)));
+    });
+}
+
+/// A path took frames for all of its directories in one stay inside the gate.
+#[test]
+fn a_path_through_more_directories_than_there_are_frames_is_walked() {
+    let volume = volume(Order::Log);
+    let bottom = *chain(&volume, 2040).last().unwrap();
+    let path = b"d/".repeat(2040);
+    empty_cache(&volume);
+    let root = root(&volume);
+    let (ino, _) = namei::resolve(&mut volume.look(), &Cred::root(), root, &path, true).unwrap();
+    assert_eq!(ino.0, bottom.ino);
+}
