@@ -88,6 +88,7 @@ mod sync;
 mod thread_slot;
 mod types;
 mod volume;
+mod way_up;
 mod xattr;
 
 pub use error::{BadOption, DamagedData, Errno, Error, IoError, Result, Truncated};

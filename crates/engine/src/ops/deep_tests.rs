@@ -6,6 +6,7 @@ use crate::namei;
 use crate::types::{Cred, MkfsOptions, Node, Order};
 use crate::volume::{Volume, testing};
 use myriad_device::MemoryDevice;
+use myriad_format::Ino;
 use myriad_format::choices::Profile;
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use std::sync::Arc;
@@ -62,6 +63,38 @@ fn chain(volume: &Volume, depth: usize) -> Vec<Node> {
 fn empty_cache(volume: &Volume) {
     assert!(volume.checkpointer.lock().settle(volume).unwrap());
     volume.cache.sweep(Sweep::Everything);
+}
+
+fn count(volume: &Volume, name: &str) -> u64 {
+    volume.counters.snapshot().into_iter().find(|(other, _)| *other == name).unwrap().1
+}
+
+/// An fsync of order `softdep` read all directories above its file behind the closed gate, where nothing is evicted, and ended the volume.
+#[test]
+fn a_file_below_more_directories_than_there_are_frames_is_synced() {
+    let volume = volume(Order::Soft);
+    let bottom = *chain(&volume, DEPTH).last().unwrap();
+    empty_cache(&volume);
+    let file = make(&volume, bottom, "file", S_IFREG | 0o644);
+    volume.commit_file(Ino(file.ino)).unwrap();
+    assert_eq!(count(&volume, "soft_fsyncs_of_all"), 0);
+    volume.check_running().unwrap();
+}
+
+/// A round looked at all directories above a name for each further name of a file, while everybody waited.
+#[test]
+fn what_reaches_a_directory_is_found_out_once_for_all_of_its_names() {
+    let volume = volume_with(Order::Soft, 8 << 20);
+    let bottom = *chain(&volume, 300).last().unwrap();
+    let files: Vec<Node> = (0..100).map(|i| make(&volume, bottom, &format!("file {i}"), S_IFREG | 0o644)).collect();
+    volume.commit_now().unwrap();
+    for (i, &file) in files.iter().enumerate() {
+        with(&volume, |ops| ops.link(file, bottom, format!("link {i}").as_bytes(), Default::default())).unwrap();
+    }
+    let before = count(&volume, "blocks_touched");
+    volume.commit_now().unwrap();
+    let touched = count(&volume, "blocks_touched") - before;
+    assert!(touched < 20 * 300, "{touched} blocks");
 }
 
 /// A listing took a frame for the inode of each entry, down to the last ones, and left out what came after.

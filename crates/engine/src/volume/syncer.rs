@@ -12,6 +12,7 @@ use crate::inode;
 use crate::order::soft::{Delays, Soft, Wanted};
 use crate::schedule;
 use crate::types::Order;
+use crate::way_up;
 use myriad_format::Ino;
 
 /// With fewer inodes than this, those that wait to be given back are wanted: more than operations under way may take.
@@ -74,6 +75,8 @@ impl Volume {
     /// Makes durable what an fsync of a file needs, and no more.
     pub(super) fn commit_needed_by(&self, soft: &Soft, file: Ino) -> Result<()> {
         if let Some(name) = self.own_name(file) {
+            // The rounds judge whether what lasts reaches the file, behind the closed gate. What cannot be read, they find as well.
+            let _ = way_up::read_ahead(self, file);
             // Another thread may give it another name and take this one away: the rounds look once more, where it lay.
             return self.write_needed_by(soft, Wanted { file, name });
         }

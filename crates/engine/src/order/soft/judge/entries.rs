@@ -16,7 +16,7 @@ use myriad_format::Ino;
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::{DIRECT, POINTERS_OFFSET};
 use myriad_format::unit::UNIT_SIZE;
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
 
 impl Judge<'_> {
     pub(super) fn judge_entries(
@@ -128,22 +128,31 @@ impl Judge<'_> {
     }
 
     /// Whether a directory can be reached from the root by what lasts: its name and its identity do, and those of all above it.
-    pub(super) fn is_anchored(&self, mut dir: Ino) -> Result<bool> {
+    /// What is found holds for all directories on the way, as long as the round is judged.
+    pub(super) fn is_anchored(&self, dir: Ino) -> Result<bool> {
         if self.is_forced {
             return Ok(true);
         }
-        let root = self.look.volume.root;
-        let mut left = self.look.volume.totals.inodes_used.load(Ordering::Relaxed);
-        while dir != root {
-            let (lasting, current) = self.inodes(dir)?;
-            let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(dir).added == 0;
-            left -= 1;
-            if !lasts || left < 0 {
-                return Ok(false);
+        let mut known = self.anchored.borrow_mut();
+        let (mut at, mut way) = (dir, HashSet::new());
+        let is_reached = loop {
+            if at == self.root() {
+                break true;
             }
-            dir = Ino(current.raw().parent.get());
-        }
-        Ok(true)
+            if let Some(&is_reached) = known.get(&at.0) {
+                break is_reached;
+            }
+            let (lasting, current) = self.inodes(at)?;
+            let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(at).added == 0;
+            // Only damage makes a way come back to itself.
+            if !way.insert(at.0) || !lasts {
+                break false;
+            }
+            at = Ino(current.raw().parent.get());
+        };
+        known.extend(way.into_iter().map(|dir| (dir, is_reached)));
+        known.insert(dir.0, is_reached);
+        Ok(is_reached)
     }
 
     /// Whether the size that lasts of a directory covers a unit of it.

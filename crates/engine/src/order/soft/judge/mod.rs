@@ -61,6 +61,7 @@ use myriad_format::superblock::Superblock;
 use myriad_format::table::{INODE_SIZE, UNIT_INODES, UNIT_SLOTS};
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -126,6 +127,8 @@ pub(super) struct Judge<'a> {
     has_new_groups: bool,
     /// Two entries that exchange in this round what they name, or what is noted of one.
     exchange: Option<[ExchangedName; 2]>,
+    /// What is known of directories: whether what lasts reaches them. Many names lie in one, and many directories below another.
+    anchored: RefCell<HashMap<u64, bool>>,
     /// An entry does not show because it is to be noted.
     pub has_unnoted: bool,
 }
@@ -154,6 +157,7 @@ impl<'a> Judge<'a> {
             new_tables: HashSet::new(),
             has_new_groups: false,
             exchange: None,
+            anchored: RefCell::default(),
             has_unnoted: false,
         };
         let of_superblock = |bytes: &[u8]| {
@@ -234,7 +238,22 @@ impl Judge<'_> {
         {
             return Err(error);
         }
-        self.look.read(block, kind, f).inspect_err(|error| unreadable.note(block, error, volume.ticks()))
+        self.read_now(block, kind, f).inspect_err(|error| unreadable.note(block, error, volume.ticks()))
+    }
+
+    /// As [`Self::read`], now. Behind the closed gate nobody evicts, and there may be more directories on the way to the root than there are frames. So once frames
+    /// are few, a block that is not in the cache is read past it.
+    fn read_now<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let cache = &self.look.volume.cache;
+        if cache.has_room() {
+            return self.look.read(block, kind, f);
+        }
+        let (mut f, mut result) = (Some(f), None);
+        cache.pass_over(block, 1, kind, &mut |_, bytes| {
+            result = f.take().map(|f| f(bytes));
+            Ok(true)
+        })?;
+        Ok(result.expect("it was told of one block"))
     }
 
     /// A part of a block, of whole words, as it lasts; `None`: the block is new.
@@ -276,8 +295,12 @@ impl Judge<'_> {
         let at = self.geometry.inode_offset(slot);
         let part = at..at + INODE_SIZE;
         let copy = |bytes: &[u8]| Inode(bytes.try_into().expect("an inode's bytes"));
-        let lasting = self.lasting(block, BlockKind::InodeTable, part.clone(), copy)?;
-        let current = self.read(block, BlockKind::InodeTable, |bytes| copy(&bytes[part]))?;
+        let current = self.read(block, BlockKind::InodeTable, |bytes| copy(&bytes[part.clone()]))?;
+        // Most have not changed: then they are not read twice.
+        let lasting = match self.state.shadows.contains_key(&block.0) {
+            true => self.lasting(block, BlockKind::InodeTable, part, copy)?,
+            false => Some(Inode(current.0)),
+        };
         Ok((lasting.unwrap_or(Inode([0; INODE_SIZE])), current))
     }
 
