@@ -157,7 +157,19 @@ pub fn get<'a>(ino: Ino, list: &'a [u8], name: &[u8]) -> error::Result<Option<&'
     Ok(find(ino, list, name)?.map(|found| found.value))
 }
 
-/// Sets an attribute; an existing one keeps its place in the list. Refusals: those of `namespace`, E2BIG for the
+/// Value of the attribute `name` in the beginning of a list; else how many bytes at its front are other attributes, whole.
+pub fn get_so_far<'a>(beginning: &'a [u8], name: &[u8]) -> Result<&'a [u8], usize> {
+    let mut passed = 0;
+    for (other, value) in AttrIter::new(beginning).map_while(Result::ok) {
+        if other == name {
+            return Ok(value);
+        }
+        passed += size_of_attr(other, value);
+    }
+    Err(passed)
+}
+
+/// Sets an attribute; an existing one keeps its place in the list, and a new ACL comes first, where it is found soon. Refusals: those of `namespace`, E2BIG for the
 /// value, EEXIST and ENODATA by `mode`, ENOSPC when the list would be too long.
 pub fn set(ino: Ino, list: &mut Vec<u8>, name: &[u8], value: &[u8], mode: XattrMode) -> error::Result<()> {
     namespace(name)?;
@@ -175,11 +187,11 @@ pub fn set(ino: Ino, list: &mut Vec<u8>, name: &[u8], value: &[u8], mode: XattrM
         return refuse(Errno::NOSPC);
     }
     match old {
-        None => push(list, name, value),
-        Some(range) => {
+        None if name != ACCESS_ACL && name != DEFAULT_ACL => push(list, name, value),
+        old => {
             let mut attr = Vec::with_capacity(size_of_attr(name, value));
             push(&mut attr, name, value);
-            list.splice(range, attr);
+            list.splice(old.unwrap_or(0..0), attr);
         }
     }
     Ok(())

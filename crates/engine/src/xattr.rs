@@ -35,21 +35,31 @@ pub(crate) fn read(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<Vec<u8>>
 }
 
 fn for_each_block(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsBlock, &[u8])) -> Result<()> {
+    while_blocks(look, ino, raw, |block, bytes| {
+        f(block, bytes);
+        true
+    })
+}
+
+/// Hands the blocks of a chain and what they have of the list to `f`, until it returns false.
+fn while_blocks(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsBlock, &[u8]) -> bool) -> Result<()> {
     let Some(AttributeRoot { mut block, count }) = raw.attribute_root() else { return Ok(()) };
     for index in 0..usize::from(count) {
         let mut next = FsBlock::NONE;
         // A chain may have more blocks than there are frames.
-        look.volume.cache.pass_over(block, 1, BlockKind::Attributes, &mut |_, bytes| {
+        let goes_on = look.volume.cache.pass_over(block, 1, BlockKind::Attributes, &mut |_, bytes| {
             header::verify_owner(bytes, block, ino.0)?;
             let raw = AttrBlockHeader::read(bytes);
             let length = raw.length.get() as usize;
             if raw.index.get() as usize != index || length > bytes.len() - AttrBlockHeader::SIZE {
                 return Err(corrupt(ino, "block", block.0));
             }
-            f(block, &bytes[AttrBlockHeader::SIZE..AttrBlockHeader::SIZE + length]);
             next = FsBlock(raw.next.get());
-            Ok(true)
+            Ok(f(block, &bytes[AttrBlockHeader::SIZE..AttrBlockHeader::SIZE + length]))
         })?;
+        if !goes_on {
+            return Ok(());
+        }
         block = next;
     }
     if !block.is_none() {
@@ -69,9 +79,25 @@ pub(crate) fn default_acl(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<O
     one(look, ino, raw, DEFAULT_ACL)
 }
 
+/// One attribute. Of a long list no more is read than up to it: each file that is made in a directory asks for its ACLs, which come first.
 fn one(look: &Look<'_>, ino: Ino, raw: &RawInode, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let list = read(look, ino, raw)?;
-    Ok(attr_list::get(ino, &list, name)?.map(<[u8]>::to_vec))
+    if raw.has_flag(flag::ATTR_BODY) {
+        return Ok(attr_list::get(ino, &read(look, ino, raw)?, name)?.map(<[u8]>::to_vec));
+    }
+    let (mut list, mut passed, mut value) = (Vec::new(), 0, None);
+    while_blocks(look, ino, raw, |_, bytes| {
+        list.extend_from_slice(bytes);
+        match attr_list::get_so_far(&list[passed..], name) {
+            Ok(found) => value = Some(found.to_vec()),
+            Err(whole) => passed += whole,
+        }
+        value.is_none()
+    })?;
+    match value {
+        Some(value) => Ok(Some(value)),
+        // Not there, or the list is damaged.
+        None => Ok(attr_list::get(ino, &list, name)?.map(<[u8]>::to_vec)),
+    }
 }
 
 /// Bytes of a list that one attribute takes beside its name and value, at most.

@@ -1,9 +1,10 @@
 //! Ways and listings that take more inodes than the cache has frames: what walks them neither runs out of frames nor takes those of others.
 
 use super::{NewFile, Ops};
+use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::cache::Sweep;
 use crate::namei;
-use crate::types::{Cred, MkfsOptions, Node, Order};
+use crate::types::{Cred, MkfsOptions, Node, Order, XattrMode};
 use crate::volume::{Volume, testing};
 use myriad_device::MemoryDevice;
 use myriad_format::Ino;
@@ -142,4 +143,29 @@ fn a_path_through_more_directories_than_there_are_frames_is_walked() {
     let root = root(&volume);
     let (ino, _) = namei::resolve(&mut volume.look(), &Cred::root(), root, &path, true).unwrap();
     assert_eq!(ino.0, bottom.ino);
+}
+
+/// Each file that was made in a directory read all attributes of the directory, for its ACLs.
+#[test]
+fn acls_are_found_before_a_long_list_has_been_read() {
+    let volume = volume(Order::Log);
+    let dir = mkdir(&volume, root(&volume), "dir");
+    // Owner, user 1000, group, mask, others.
+    let entry =
+        |tag: u16, mode: u16, id: u32| [&tag.to_le_bytes()[..], &mode.to_le_bytes(), &id.to_le_bytes()].concat();
+    let entries = [(1, 7, u32::MAX), (2, 7, 1000), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+    let entries = entries.map(|(tag, mode, id)| entry(tag, mode, id)).concat();
+    let acl = [&2_u32.to_le_bytes()[..], &entries].concat();
+    with(&volume, |ops| {
+        for i in 0..10 {
+            ops.set_xattr(dir, format!("user.{i}").as_bytes(), &[i; 10_000], XattrMode::Set).unwrap();
+        }
+        [ACCESS_ACL, DEFAULT_ACL].iter().for_each(|name| ops.set_xattr(dir, name, &acl, XattrMode::Set).unwrap());
+        assert_eq!(ops.get_xattr(dir, b"user.9").unwrap(), [9; 10_000]);
+    });
+    make(&volume, dir, "first", S_IFREG | 0o644);
+    let before = count(&volume, "blocks_touched");
+    make(&volume, dir, "second", S_IFREG | 0o644);
+    let touched = count(&volume, "blocks_touched") - before;
+    assert!(touched < 100, "{touched} blocks");
 }
