@@ -169,7 +169,7 @@ fn unless_refused(result: Result<()>) -> Result<()> {
 }
 
 /// Changes an inode, unless it has gone or `f` says no.
-fn change(volume: &Volume, node: Node, f: impl FnOnce(&Look<'_>, &mut RawInode) -> Result<bool>) -> Result<()> {
+fn change(volume: &Volume, node: Node, mut f: impl FnMut(&Look<'_>, &mut RawInode) -> Result<bool>) -> Result<()> {
     let ino = Ino(node.ino);
     let has_changed = transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(ino);

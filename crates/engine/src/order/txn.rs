@@ -171,6 +171,8 @@ pub(crate) struct Txn<'a> {
     log_bytes: Option<u64>,
     changed: bool,
     finished: bool,
+    /// It asked for more frames than there are: room is made for that many, and not only for a few.
+    asked_in_vain: bool,
     /// Order `softdep`: what it gives up, and from where.
     given_up: Option<Box<Freed>>,
     /// Order `softdep`: its changes bring up to date what had changed then, and count as made then.
@@ -238,6 +240,7 @@ impl<'a> Txn<'a> {
             log_bytes: None,
             changed: false,
             finished: false,
+            asked_in_vain: false,
             given_up: None,
             as_of: None,
             unwinding: std::thread::panicking(),
@@ -274,6 +277,11 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Whether it may run once more after it has found no frame for a block.
+    pub fn can_run_again(&self) -> bool {
+        !self.changed && !self.asked_in_vain
+    }
+
     /// Reserves further blocks until the end; false, with nothing reserved, if they are not there.
     pub fn try_reserve(&mut self, blocks: u64, share: Share) -> bool {
         let volume = self.volume();
@@ -303,6 +311,7 @@ impl<'a> Txn<'a> {
             return Ok(());
         }
         wanted.note(frames);
+        self.asked_in_vain = true;
         Err(Errno::NOMEM.into())
     }
 

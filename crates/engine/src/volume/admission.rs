@@ -12,7 +12,7 @@
 //! blocks, all of them would write the one word for large reservations, and another way would be needed.
 
 use super::Volume;
-use crate::cache::{LIGHT_SUM_MAX, Sweep};
+use crate::cache::{FRAMES_UNASKED, LIGHT_SUM_MAX, Sweep};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::order::{Look, Txn};
@@ -38,6 +38,8 @@ const BREAKING_MIN: i64 = 1024;
 /// Checkpoints that one thread waits for while it wants space, and those of them one after another that may bring nothing.
 const FIND_ROUNDS: usize = 1000;
 const VAIN_ROUNDS: usize = 8;
+/// How often an operation that found no frame has room made, and runs again.
+const ROOM_TRIES: u32 = 8;
 /// How often an operation has room made for the frames that it asks for: while it has its turn, many others that each take a few
 /// may be quicker.
 const FRAMES_TRIES: usize = 16;
@@ -375,19 +377,38 @@ impl Volume {
     }
 }
 
-/// Runs `f` as one transaction that may take `blocks` blocks.
-pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnOnce(&mut Txn<'a>) -> Result<T>) -> Result<T> {
-    // As `begin`. But the transaction is made where it stays: it is large, and each hand that it goes through copies it.
-    volume.admit()?;
-    let mut txn = Txn::reserving(volume, blocks);
-    volume.check_running()?;
-    if blocks > 0 && !volume.has_plenty() {
+/// Runs `f` as one transaction that may take `blocks` blocks. If others inside the gate have taken the last frames before its first change, it runs once
+/// more when room has been made.
+pub(crate) fn transact<'a, T>(
+    volume: &'a Volume,
+    blocks: u64,
+    mut f: impl FnMut(&mut Txn<'a>) -> Result<T>,
+) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        // As `begin`. But the transaction is made where it stays: it is large, and each hand that it goes through copies it.
+        volume.admit()?;
+        let mut txn = Txn::reserving(volume, blocks);
+        volume.check_running()?;
+        if blocks > 0 && !volume.has_plenty() {
+            drop(txn);
+            txn = volume.begin_scarce(blocks, Share::Common)?;
+        }
+        let result = f(&mut txn);
+        txn.ends_with(&result);
+        if result.is_ok() || tries == ROOM_TRIES || !lacks_frames(&result, &txn) {
+            return result;
+        }
         drop(txn);
-        txn = volume.begin_scarce(blocks, Share::Common)?;
+        volume.make_room_for(FRAMES_UNASKED)?;
+        tries += 1;
     }
-    let result = f(&mut txn);
-    txn.ends_with(&result);
-    result
+}
+
+/// Whether an operation ended before its first change because a block found no frame.
+#[cold]
+fn lacks_frames<T>(result: &Result<T>, txn: &Txn<'_>) -> bool {
+    matches!(result, Err(Error::Refused(Errno::NOMEM))) && txn.can_run_again()
 }
 
 /// As [`transact`], for an operation that gives space back: it works on a full volume.
@@ -404,7 +425,6 @@ pub(crate) fn transact_giving<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::FRAMES_UNASKED;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use std::sync::Arc;
@@ -463,6 +483,36 @@ mod tests {
         drop(first);
         assert_eq!(volume.spare_blocks(Share::Common) as u64, spare);
         drop(volume.begin(spare).unwrap());
+    }
+
+    /// Others inside the gate had taken the last frames. An operation that needed one, and had changed nothing, answered ENOMEM.
+    #[test]
+    fn an_operation_that_finds_no_frame_before_its_first_change_runs_again() {
+        let volume = volume();
+        testing::new_file(&volume, b"file");
+        assert!(volume.checkpointer.lock().settle(&volume).unwrap());
+        volume.cache.sweep(Sweep::Everything);
+        let mut taken = Vec::new();
+        let mut runs = 0;
+        let root = volume.root;
+        let found = transact(&volume, 0, |txn| {
+            runs += 1;
+            if runs == 1 {
+                taken.extend(std::iter::from_fn(|| volume.cache.take_private_inside().ok()));
+            }
+            let found = crate::inode::read(&txn.look, root);
+            taken.drain(..).for_each(|frame| volume.cache.drop_private(frame));
+            found
+        });
+        assert!(found.is_ok() && runs == 2, "{runs} runs: {:?}", found.err());
+        // One that asks for frames has its own way.
+        let mut runs = 0;
+        let wanted = FramesWanted::default();
+        let asked = transact(&volume, 0, |txn| {
+            runs += 1;
+            txn.ask_frames(volume.cache.frame_count(), &wanted)
+        });
+        assert!(matches!(asked, Err(Error::Refused(Errno::NOMEM))) && runs == 1);
     }
 
     /// Two who each saw the same free frames both went in, and the one that came last found none in the middle of its change.
