@@ -20,6 +20,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Rank {
+    /// Moving directories: held by a rename whose long way up was in vain, until it has ended.
+    MovesTurn,
     /// Held by the one operation that has room made for many frames, until its end.
     ManyFrames,
     /// Looking at all directories for second names after a crash.
@@ -179,7 +181,8 @@ pub(crate) type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a
 
 /// The rank that a lock's type names.
 const fn rank(number: u8) -> Rank {
-    const ALL: [Rank; 15] = [
+    const ALL: [Rank; 16] = [
+        Rank::MovesTurn,
         Rank::ManyFrames,
         Rank::SecondNames,
         Rank::Append,

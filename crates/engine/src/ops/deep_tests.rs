@@ -1,16 +1,21 @@
 //! Ways and listings that take more inodes than the cache has frames: what walks them neither runs out of frames nor takes those of others.
 
+use super::ancestors::Question;
+use super::rename::testing::{attempt_move, is_waiting_for_a_turn, is_walk_first};
 use super::{NewFile, Ops};
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::cache::Sweep;
+use crate::error::{Errno, Error, Result};
+use crate::inode;
 use crate::namei;
-use crate::types::{Cred, MkfsOptions, Node, Order, XattrMode};
-use crate::volume::{Volume, testing};
+use crate::types::{Cred, MkfsOptions, Node, Order, RenameMode, XattrMode};
+use crate::volume::{Volume, testing, transact};
 use myriad_device::MemoryDevice;
 use myriad_format::Ino;
 use myriad_format::choices::Profile;
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use std::sync::Arc;
+use zerocopy::little_endian::U64;
 
 /// Directories of the chain. Two of them have their inodes in one block, and the smallest cache has 1,024 frames.
 const DEPTH: usize = 2500;
@@ -50,6 +55,10 @@ fn mkdir(volume: &Volume, dir: Node, name: &str) -> Node {
     make(volume, dir, name, S_IFDIR | 0o755)
 }
 
+fn rename(volume: &Volume, from: (Node, &str), to: (Node, &str), mode: RenameMode) -> Result<()> {
+    with(volume, |ops| ops.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), mode, (false, false)))
+}
+
 /// Makes `d/d/d/...` in the root; all of these directories, the last one at the bottom.
 fn chain(volume: &Volume, depth: usize) -> Vec<Node> {
     let mut at = root(volume);
@@ -68,6 +77,119 @@ fn empty_cache(volume: &Volume) {
 
 fn count(volume: &Volume, name: &str) -> u64 {
     volume.counters.snapshot().into_iter().find(|(other, _)| *other == name).unwrap().1
+}
+
+fn refused(result: Result<()>) -> Errno {
+    match result {
+        Err(Error::Refused(errno)) => errno,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A rename looked at all directories above the target inside its transaction, and took a frame for each.
+#[test]
+fn a_directory_moves_below_more_directories_than_there_are_frames() {
+    for order in [Order::Log, Order::Soft] {
+        let volume = volume(order);
+        let chain = chain(&volume, DEPTH);
+        let (root, bottom) = (root(&volume), *chain.last().unwrap());
+        mkdir(&volume, root, "other");
+        let inside = mkdir(&volume, bottom, "inside");
+        empty_cache(&volume);
+        rename(&volume, (root, "other"), (bottom, "other"), RenameMode::Replace).unwrap();
+        empty_cache(&volume);
+        rename(&volume, (bottom, "other"), (root, "other"), RenameMode::NoReplace).unwrap();
+        empty_cache(&volume);
+        // Below itself; in the place of what it is in; and both.
+        assert_eq!(
+            refused(rename(&volume, (root, "d"), (inside, "d"), RenameMode::Replace)),
+            Errno::INVAL,
+            "{order:?}"
+        );
+        empty_cache(&volume);
+        let result = rename(&volume, (bottom, "inside"), (root, "d"), RenameMode::Replace);
+        assert_eq!(refused(result), Errno::NOTEMPTY, "{order:?}");
+        empty_cache(&volume);
+        let result = rename(&volume, (bottom, "inside"), (root, "d"), RenameMode::Exchange);
+        assert_eq!(refused(result), Errno::INVAL, "{order:?}");
+        empty_cache(&volume);
+        rename(&volume, (bottom, "inside"), (root, "other"), RenameMode::Exchange).unwrap();
+        volume.commit_now().unwrap();
+    }
+}
+
+/// What was found out about the directories above a place holds until a directory moves.
+#[test]
+fn what_was_found_of_a_long_way_is_asked_again_after_a_move() {
+    let volume = volume(Order::Log);
+    let chain = chain(&volume, 100);
+    let (root, bottom) = (root(&volume), *chain.last().unwrap());
+    let moved = mkdir(&volume, root, "moved");
+    mkdir(&volume, root, "other");
+    let question = Question { directory: bottom, ancestor: Ino(moved.ino) };
+    with(&volume, |ops| {
+        let attempt = |known| attempt_move(ops, (root, b"moved"), (bottom, b"moved"), known);
+        assert!(is_walk_first(&attempt(None).unwrap()), "nothing is known");
+        let early = ops.find_ancestry(question).unwrap();
+        rename(&volume, (root, "other"), (chain[0], "other"), RenameMode::Replace).unwrap();
+        assert!(is_walk_first(&attempt(Some(early)).unwrap()), "the tree has another shape");
+        // Now what is moved is above the place.
+        rename(&volume, (root, "d"), (moved, "d"), RenameMode::Replace).unwrap();
+        let known = ops.find_ancestry(question).unwrap();
+        assert!(matches!(attempt(Some(known)), Err(Error::Refused(Errno::INVAL))));
+        rename(&volume, (moved, "d"), (root, "d"), RenameMode::Replace).unwrap();
+        let known = ops.find_ancestry(question).unwrap();
+        {
+            let _turn = volume.moves_turn.lock();
+            assert!(is_waiting_for_a_turn(&attempt(Some(known)).unwrap()), "another one walks");
+        }
+        assert!(!is_walk_first(&attempt(Some(known)).unwrap()));
+    });
+    assert_eq!(with(&volume, |ops| ops.lookup(bottom, b"moved")).unwrap().node(), moved);
+}
+
+/// Threads that move directories all the time keep no rename from its end that has a long way to walk.
+#[test]
+fn a_long_way_ends_beside_many_moves() {
+    let volume = volume(Order::Log);
+    let chain = chain(&volume, 300);
+    let (root, bottom) = (root(&volume), *chain.last().unwrap());
+    mkdir(&volume, root, "deep");
+    let places = [mkdir(&volume, root, "a"), mkdir(&volume, root, "b")];
+    mkdir(&volume, places[0], "moving");
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in (0..).take_while(|_| !is_done.load(std::sync::atomic::Ordering::Relaxed)) {
+                let (from, to) = (places[i % 2], places[(i + 1) % 2]);
+                rename(&volume, (from, "moving"), (to, "moving"), RenameMode::Replace).unwrap();
+            }
+        });
+        for _ in 0..10 {
+            rename(&volume, (root, "deep"), (bottom, "deep"), RenameMode::Replace).unwrap();
+            rename(&volume, (bottom, "deep"), (root, "deep"), RenameMode::Replace).unwrap();
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+/// A rename went around a ring of parents, inside the gate, as often as the volume said that it had inodes.
+#[test]
+fn a_ring_of_parents_ends_a_rename() {
+    let volume = volume(Order::Log);
+    let chain = chain(&volume, 100);
+    let (root, bottom) = (root(&volume), *chain.last().unwrap());
+    mkdir(&volume, root, "moved");
+    transact(&volume, 0, |txn| {
+        let mut raw = inode::read(&txn.look, Ino(chain[0].ino))?;
+        raw.parent = U64::new(chain[40].ino);
+        inode::write(txn, Ino(chain[0].ino), &raw)
+    })
+    .unwrap();
+    volume.totals.inodes_used.store(i64::MAX / 2, std::sync::atomic::Ordering::Relaxed);
+    let result = rename(&volume, (root, "moved"), (bottom, "moved"), RenameMode::Replace);
+    assert!(matches!(result, Err(Error::Corrupt(_))), "{result:?}");
+    volume.check_running().unwrap();
 }
 
 /// An fsync of order `softdep` read all directories above its file behind the closed gate, where nothing is evicted, and ended the volume.

@@ -3,6 +3,7 @@
 //! Lock order: see `locks`. What is inside the gate never waits for what is outside it.
 
 mod ahead;
+mod ancestors;
 mod attr;
 mod create;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! rename: replace, no-replace, exchange, and with a whiteout left behind.
 
+use super::ancestors::{Ancestry, Question, STEPS_INSIDE};
 use super::create::Whiteout;
 use super::leftovers::settle_before_moving;
 use super::unlink::{Ending, Gone, drop_link, emptied, ending_of, finish_emptied, finish_gone};
@@ -52,6 +53,7 @@ impl Ops<'_> {
         // enough: what is written meanwhile belongs to nobody's promise.
         let mut before = Before::default();
         let mut left_out = None;
+        let mut turn = None;
         loop {
             let blocks = if mode.leaves_whiteout() { self.volume.blocks_to_create() } else { OPERATION_BLOCKS };
             let renamed = transact(self.volume, blocks, |txn| {
@@ -59,7 +61,7 @@ impl Ops<'_> {
                 let waits = mode == RenameMode::Exchange && self.volume.soft.is_some();
                 let is_alone = source.dir != target.dir || waits;
                 let _rename = is_alone.then(|| self.volume.rename_lock.lock());
-                self.rename_inside(txn, source, target, mode, slashes, before)
+                self.rename_inside(txn, source, target, mode, slashes, &before)
             })?;
             match renamed {
                 Renamed::Done { gone, emptied, changed } => {
@@ -77,6 +79,16 @@ impl Ops<'_> {
                     crate::file::flush(self.volume, &file)?;
                     before.flushed = [before.flushed[1], Some(file.node())];
                 }
+                Renamed::WalkFirst(question) => {
+                    if before.ancestries.iter().flatten().any(|known| known.question == question) {
+                        // In vain: others move directories.
+                        turn.get_or_insert_with(|| self.volume.moves_turn.lock());
+                        before.has_turn = true;
+                    }
+                    let mut others = before.ancestries.into_iter().flatten().filter(|known| known.question != question);
+                    before.ancestries = [others.next_back(), Some(self.find_ancestry(question)?)];
+                }
+                Renamed::AwaitTurn => drop(self.volume.moves_turn.lock()),
                 Renamed::SettleFirst { is_reshaping } => {
                     if let Some(error) = left_out {
                         return Err(error);
@@ -103,7 +115,7 @@ impl Ops<'_> {
         target: End<'_>,
         mode: RenameMode,
         slashes: (bool, bool),
-        before: Before,
+        before: &Before,
     ) -> Result<Renamed> {
         let volume = self.volume;
         let mut known: (Option<Ino>, Option<Ino>) = (None, None);
@@ -195,8 +207,8 @@ impl Ops<'_> {
         };
         let (source, ino) = (ends.source, ends.source_hit.ino);
         inodes.moved.ctime = I64::new(now);
-        self.forget_name(source.dir, source.name, ino, &inodes.moved);
         inode::write(txn, ino, &inodes.moved)?;
+        self.forget_moved(&ends, source, ino, &inodes.moved);
         write_directories(txn, &ends, &mut inodes, now)?;
         let replaced = inodes.replaced.as_ref().map(|(hit, raw)| inode::node(hit.ino, raw));
         let changed = [Some(inode::node(ino, &inodes.moved)), replaced];
@@ -215,12 +227,18 @@ impl Ops<'_> {
         {
             return Err(Errno::NOENT.into());
         }
-        self.check_kinds_and_places(&txn.look, ends, inodes)?;
+        let places = self.check_kinds_and_places(&txn.look, ends, inodes)?;
         if replaced.as_ref().is_some_and(|(hit, _)| hit.ino == ends.source_hit.ino) {
             // Two names of one file: POSIX says to do nothing.
             return Ok(Verdict::NOTHING);
         }
         self.check_permissions(&txn.look, ends, inodes)?;
+        match places {
+            Places::AreGood => {}
+            // Only for who may do it at all.
+            Places::Ask(question) => return Ok(Verdict::End(Renamed::WalkFirst(question))),
+            Places::AwaitTurn => return Ok(Verdict::End(Renamed::AwaitTurn)),
+        }
         if let Some((hit, raw)) = replaced
             && raw.is_dir()
             && mode != RenameMode::Exchange
@@ -270,7 +288,7 @@ impl Ops<'_> {
 
     /// Refuses what asks for a directory and has none, and to move a directory below itself.
     #[inline(always)]
-    fn check_kinds_and_places(&self, look: &Look<'_>, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<()> {
+    fn check_kinds_and_places(&self, look: &Look<'_>, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<Places> {
         let is_exchange = ends.mode == RenameMode::Exchange;
         let (moved, replaced) = (&inodes.moved, &inodes.replaced);
         let target_is_dir = replaced.as_ref().is_some_and(|(_, raw)| raw.is_dir());
@@ -280,19 +298,37 @@ impl Ops<'_> {
         if !moved.is_dir() && (ends.slashes.0 || ends.slashes.1 && !is_exchange) {
             return Err(Errno::NOTDIR.into());
         }
-        if ends.is_same_dir() {
-            return Ok(());
+        if ends.is_same_dir() || !moved.is_dir() && !target_is_dir {
+            return Ok(Places::AreGood);
         }
-        if moved.is_dir() && self.is_below(look, ends.target.dir, ends.source_hit.ino)? {
+        self.check_ways_up(look, ends, inodes)
+    }
+
+    /// Refuses to move a directory below itself, or below what it replaces. A directory takes part, and the two names are in different ones.
+    fn check_ways_up(&self, look: &Look<'_>, ends: &Ends<'_>, inodes: &Inodes<'_>) -> Result<Places> {
+        if !ends.before.has_turn && self.volume.moves_turn.is_locked() {
+            return Ok(Places::AwaitTurn);
+        }
+        let mut places = Places::AreGood;
+        let mut steps = STEPS_INSIDE;
+        let mut is_below = |directory, ancestor| {
+            let question = Question { directory, ancestor };
+            let answer = self.is_below(look, question, ends.before, &mut steps)?;
+            if answer.is_none() {
+                places = Places::Ask(question);
+            }
+            Ok::<_, Error>(answer.unwrap_or(false))
+        };
+        if inodes.moved.is_dir() && is_below(ends.target.node, ends.source_hit.ino)? {
             return Err(Errno::INVAL.into());
         }
-        if let Some((hit, raw)) = replaced
+        if let Some((hit, raw)) = &inodes.replaced
             && raw.is_dir()
-            && self.is_below(look, ends.source.dir, hit.ino)?
+            && is_below(ends.source.node, hit.ino)?
         {
-            return Err(if is_exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
+            return Err(if ends.mode == RenameMode::Exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
         }
-        Ok(())
+        Ok(places)
     }
 
     /// Whether the caller may take the old name away, and make the new one; and whether what is replaced is of the kind of what replaces it.
@@ -363,8 +399,21 @@ impl Ops<'_> {
         set_identity(&mut inodes.moved, target, hit.position);
         set_identity(&mut other, source, source_hit.position);
         other.ctime = I64::new(now);
-        self.forget_name(target.dir, target.name, hit.ino, &other);
-        inode::write(txn, hit.ino, &other)
+        inode::write(txn, hit.ino, &other)?;
+        self.forget_moved(ends, target, hit.ino, &other);
+        Ok(())
+    }
+
+    /// As [`Self::forget_name`], for a name that an inode has lost to another one, which the inode says by now: if it is a directory, others may have to walk up
+    /// again (`ancestors`).
+    fn forget_moved(&self, ends: &Ends<'_>, end: End<'_>, ino: Ino, raw: &RawInode) {
+        self.volume.names.forget(end.dir, end.name.hash, ino);
+        if raw.is_dir() || inode::is_link(raw) {
+            self.paths_changed();
+            if raw.is_dir() && !ends.is_same_dir() {
+                self.volume.directory_moves.fetch_add(1, Ordering::Release);
+            }
+        }
     }
 
     /// The new name is there before the old one goes; within one transaction nobody sees both. A removal may end a `linear`
@@ -441,22 +490,6 @@ impl Ops<'_> {
         Ok(ends.mode.leaves_whiteout()
             && look.holds_another(ends.source.dir, ends.source.name.tag(), ends.source_hit.ino, 1)?)
     }
-
-    /// Whether directory `ino` is `ancestor` or lies below it. The rename lock keeps the chain as it is.
-    fn is_below(&self, look: &Look<'_>, ino: Ino, ancestor: Ino) -> Result<bool> {
-        let mut at = ino;
-        // A chain longer than the volume has inodes is a loop, which only damage can make. The count of directories may be too low.
-        for _ in 0..=self.volume.statfs().inodes_used + 1 {
-            if at == ancestor {
-                return Ok(true);
-            }
-            if at == self.volume.root {
-                return Ok(false);
-            }
-            at = Ino(inode::read(look, at)?.parent.get());
-        }
-        Err(myriad_format::Corrupt::Inode { ino, field: "parent", value: ancestor.0 }.into())
-    }
 }
 
 /// Keeps where directories that the rename moves get names of their own: a round that notes another name of one asks for it.
@@ -507,6 +540,15 @@ fn write_directories(txn: &mut Txn<'_>, ends: &Ends<'_>, inodes: &mut Inodes<'_>
     Ok(())
 }
 
+/// Whether a directory would go below itself.
+enum Places {
+    AreGood,
+    /// This is to be found out first. Of two questions it is the last one.
+    Ask(Question),
+    /// Another rename has its turn to find that out.
+    AwaitTurn,
+}
+
 /// What becomes of an attempt at a rename.
 enum Verdict {
     /// It ends here, and nothing has changed.
@@ -548,6 +590,10 @@ enum Renamed {
     /// Nothing has changed: what was changed before must be durable first, because the tree changes its shape (`must_wait`), or for the sake of what the
     /// rename takes from its places (`must_settle`).
     SettleFirst { is_reshaping: bool },
+    /// Nothing has changed: a directory moves, and the way up from where it goes is long (`ancestors`).
+    WalkFirst(Question),
+    /// Nothing has changed: a directory moves, and another rename walks such a way.
+    AwaitTurn,
 }
 
 impl Renamed {
@@ -565,7 +611,7 @@ struct Ends<'n> {
     target_hit: Option<Hit>,
     mode: RenameMode,
     slashes: (bool, bool),
-    before: Before,
+    before: &'n Before,
 }
 
 impl Ends<'_> {
@@ -592,7 +638,7 @@ impl Inodes<'_> {
 
 /// What has been done for a rename before it is tried again.
 #[derive(Clone, Copy, Default)]
-struct Before {
+pub(super) struct Before {
     /// The files that have been flushed for it. Their numbers may be others' by now.
     flushed: [Option<Node>; 2],
     /// How often all that was changed before has been made durable, by what asked for it.
@@ -600,6 +646,10 @@ struct Before {
     settled: u32,
     /// The shape of the tree when that was done last (`Soft::shapes`).
     shapes: Option<u64>,
+    /// What was found out about the directories above its two ends.
+    pub(super) ancestries: [Option<Ancestry>; 2],
+    /// Nobody else begins to move a directory until it has ended.
+    has_turn: bool,
 }
 
 impl Before {
@@ -624,6 +674,37 @@ fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
     raw.parent = U64::new(end.dir.0);
     raw.name_hash = U64::new(end.name.hash);
     raw.entry_position = U32::new(position);
+}
+
+/// For tests of long ways.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// One attempt at a rename, given what was found out before.
+    pub(in crate::ops) fn attempt_move(
+        ops: &Ops<'_>,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        known: Option<Ancestry>,
+    ) -> Result<Attempt> {
+        let before = Before { ancestries: [None, known], ..Before::default() };
+        transact(ops.volume, OPERATION_BLOCKS, |txn| {
+            let _rename = ops.volume.rename_lock.lock();
+            ops.rename_inside(txn, ops.end(from), ops.end(to), RenameMode::Replace, (false, false), &before)
+        })
+        .map(Attempt)
+    }
+
+    pub(in crate::ops) struct Attempt(Renamed);
+
+    pub(in crate::ops) fn is_walk_first(attempt: &Attempt) -> bool {
+        matches!(attempt.0, Renamed::WalkFirst(_))
+    }
+
+    pub(in crate::ops) fn is_waiting_for_a_turn(attempt: &Attempt) -> bool {
+        matches!(attempt.0, Renamed::AwaitTurn)
+    }
 }
 
 #[cfg(test)]
@@ -657,7 +738,7 @@ mod tests {
         let attempt = || {
             transact(&volume, OPERATION_BLOCKS, |txn| {
                 let before = Before::default();
-                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), before)
+                ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), &before)
             })
             .unwrap()
         };
@@ -687,7 +768,7 @@ mod tests {
         let end = |name| ops.end((root, name));
         let attempt = transact(&volume, OPERATION_BLOCKS, |txn| {
             let before = Before { flushed: [None, Some(flushed)], ..Before::default() };
-            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), before)
+            ops.rename_inside(txn, end(b"new"), end(b"old"), RenameMode::Replace, (false, false), &before)
         });
         assert!(matches!(attempt.unwrap(), Renamed::FlushFirst(file) if file.node() == node));
     }
@@ -712,7 +793,7 @@ mod tests {
             transact(&volume, OPERATION_BLOCKS, |txn| {
                 let _rename = volume.rename_lock.lock();
                 let before = Before { shapes: volume.soft.as_ref().map(Soft::shapes), waited: 1, ..Before::default() };
-                ops.rename_inside(txn, end(a), end(b), RenameMode::Exchange, (false, false), before)
+                ops.rename_inside(txn, end(a), end(b), RenameMode::Exchange, (false, false), &before)
             })
             .unwrap()
         };
@@ -745,7 +826,7 @@ mod tests {
             transact(&volume, OPERATION_BLOCKS, |txn| {
                 let _rename = volume.rename_lock.lock();
                 let (from, to) = (ops.end((root, b"a")), ops.end((root, b"e")));
-                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), Before::default())
+                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), &Before::default())
             })
             .unwrap()
         };
@@ -773,7 +854,7 @@ mod tests {
             transact(&volume, OPERATION_BLOCKS, |txn| {
                 let _rename = volume.rename_lock.lock();
                 let (from, to) = (ops.end((root, b"source")), ops.end((parent, b"target")));
-                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), before)
+                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), &before)
             })
             .unwrap()
         };

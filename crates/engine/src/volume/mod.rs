@@ -121,6 +121,10 @@ pub(crate) struct Volume {
     /// What it was when the volume was opened: as long as none was given, the superblock need not hear of it.
     first_generation: AtomicU32,
     pub rename_lock: Mutex<{ Rank::Rename as u8 }, ()>,
+    /// How often directories have got another parent. Rises under the rename lock, once they say so themselves.
+    pub directory_moves: AtomicU64,
+    /// For the rename that walks up a long way (`ops/ancestors.rs`), while others moved directories: they wait for it.
+    pub moves_turn: Mutex<{ Rank::MovesTurn as u8 }, ()>,
     /// File data has been written that no flush has covered yet.
     pub data_unflushed: AtomicBool,
     /// Who is told of each read of damaged data.
@@ -220,6 +224,8 @@ impl Volume {
             generations: AtomicU32::new(generation),
             first_generation: AtomicU32::new(generation),
             rename_lock: Mutex::new(()),
+            directory_moves: AtomicU64::new(0),
+            moves_turn: Mutex::new(()),
             data_unflushed: AtomicBool::new(false),
             on_damage: OnceLock::new(),
             host_full: AtomicBool::new(false),
