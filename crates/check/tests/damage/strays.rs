@@ -102,6 +102,26 @@ fn a_stray_takes_no_name_that_is_taken() {
     }
 }
 
+/// Users had taken a thousand names for the directory of strays: the repair ended with an error, and so did each one after it, while the volume stayed
+/// marked as under repair and could not be changed by anybody.
+#[test]
+fn however_many_names_are_taken_there_is_one_for_strays() {
+    for shape in [SHAPE, SMALL] {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let file = builder.file(root, b"lost+found", 0, &[]);
+        for number in 1..1000 {
+            builder.link(root, format!("lost+found.{number}").as_bytes(), file);
+        }
+        let stray = builder.inode(0, 0o100644, 0);
+        builder.node(stray).raw.nlink.set(1);
+        let image = builder.finish();
+        let report = mend(&image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        assert!(report.actions.contains(&"moved 1 inodes to /lost+found.1000".to_owned()), "{:?}", report.actions);
+    }
+}
+
 /// What a torn block names lies below its directory, also if the directory is a stray one: it came to lie beside it.
 #[test]
 fn what_a_torn_stray_names_stays_below_it() {
