@@ -250,7 +250,8 @@ impl Repair<'_> {
 
     /// The directory for strays and its path, made if need be: the root directory, if there is no room for one of their own.
     ///
-    /// Where users may make names in the root directory they may have taken any of these: the names that it has end, and the numbers do not.
+    /// Where users may make names in the root directory they may have taken any of these: the names that it has end, and the numbers do not. And what
+    /// they made there is not for the files of others, which may have lain where only their owners can search.
     fn lost_and_found(&mut self, root: Ino) -> Result<(Ino, String), CheckError> {
         self.change_directories()?;
         let names = self.names_of(root)?;
@@ -258,9 +259,7 @@ impl Repair<'_> {
         let name = loop {
             let name = home_name(attempt);
             match names.get(name.as_bytes()) {
-                Some(&ino) if self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE) => {
-                    return Ok((ino, format!("/{name}")));
-                }
+                Some(&ino) if self.is_for_root_alone(ino)? => return Ok((ino, format!("/{name}"))),
                 Some(_) => attempt += 1,
                 None => break name,
             }
@@ -279,6 +278,16 @@ impl Repair<'_> {
         }
         self.free_inode(ino)?;
         Ok(no_room())
+    }
+
+    /// Whether this is a directory of root's that nobody else may search or write. Those whom an ACL names have no more rights than the group.
+    fn is_for_root_alone(&mut self, ino: Ino) -> Result<bool, CheckError> {
+        const OTHERS: u16 = 0o033;
+        if self.item(ino).is_none_or(|item| item.file_type != DIR_TYPE) {
+            return Ok(false);
+        }
+        let raw = self.raw(ino)?;
+        Ok(raw.uid.get() == 0 && raw.mode.get() & OTHERS == 0)
     }
 
     /// Names of a directory that has been visited.

@@ -102,7 +102,8 @@ impl Command for Fsck {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = "Check a volume, and repair it";
     const DETAILS: &'static str = "Without -n, -y or -p it checks, and asks before it repairs if there is a terminal to ask on. Each \
-        finding is printed with its place and number. Files that lost their names go to /lost+found, or to /lost+found.1 and so on if something else has that name. Damaged contents, which \
+        finding is printed with its place and number. Files that lost their names go to /lost+found, or to /lost+found.1 and so on if what \
+        has that name is not a directory of root's that nobody else may search or write. Damaged contents, which \
         --scrub finds, are told of by path and bytes and never changed, unless --accept-contents asks for that: restore such files from a \
         copy. A volume that is in use is \
         refused, but for -n, which looks at its last commit and says so when the volume is too busy to be looked at, and for \
