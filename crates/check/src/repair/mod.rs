@@ -121,7 +121,7 @@ fn vouch(
     options: &Options<'_>,
 ) -> Result<Vec<String>, CheckError> {
     exchange::finish(&**device)?;
-    let (found, damage) = superblock::find(&**device)?;
+    let (found, damage) = superblock::find(&**device, options.superblock)?;
     let replayed = replay(device, log_device, &found, damage.is_some(), false)?;
     let has_log = replayed.checkpoints > 0;
     let mut superblock = with_changes(&found, &replayed);
@@ -191,7 +191,7 @@ fn accepted(
     mut report: Report,
     blocks: &[FsBlock],
 ) -> Result<Report, CheckError> {
-    let (superblock, _) = superblock::find(&**device)?;
+    let (superblock, _) = superblock::find(&**device, options.superblock)?;
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     write_superblock(&reader, in_use(superblock), AgNo(0))?;
     flush(device)?;
@@ -218,7 +218,7 @@ impl<'a> Repair<'a> {
         for device in [Some(device), log_device].into_iter().flatten() {
             flush(device)?;
         }
-        let is_copy = superblock::find(&**device)?.1.is_some();
+        let is_copy = superblock::find(&**device, options.superblock)?.1.is_some();
         let mut replayed = replay(device, log_device, &superblock, is_copy, false)?;
         let is_log_damaged = replayed.is_damaged();
         if replayed.is_foreign() && superblock.log_device != [0; 16] && !options.new_log {
@@ -231,7 +231,7 @@ impl<'a> Repair<'a> {
         }
         let mut reader = Reader::new(device.clone(), None, geometry, superblock.volume());
         let partial = bring_home(&mut reader, is_copy, &replayed, &mut actions)?;
-        let (mut superblock, is_old) = match superblock::find(&**device) {
+        let (mut superblock, is_old) = match superblock::find(&**device, options.superblock) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
                 let newest = if damage.is_some() { with_changes(&found, &replayed) } else { found };
