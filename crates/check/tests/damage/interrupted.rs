@@ -143,7 +143,7 @@ pub fn open(device: Arc<dyn BlockDevice>) -> Fs {
 }
 
 /// Every path below the root, as the engine lists it, and every attribute of each.
-fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
+pub fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
     fn list_attributes(session: &Session, path: &str, paths: &mut BTreeSet<String>) {
         for name in session.list_xattr(path).expect("what has a name") {
             let value = session.get_xattr(path, &name).expect("what is listed");
