@@ -44,13 +44,13 @@ pub fn check_beside(
     options: &Options<'_>,
 ) -> Result<Option<Report>, CheckError> {
     for _ in 0..LOOKS_MAX {
-        let Some(before) = state(device, log_device)? else { return Ok(None) };
+        let Some(before) = state(device, log_device, options)? else { return Ok(None) };
         let looked = look(device, log_device, options, Writer::Somebody);
         if let Err(CheckError::Cancelled) = looked {
             return Err(CheckError::Cancelled);
         }
         // Whatever went wrong in between may come of the change.
-        if state(device, log_device)?.is_some_and(|after| after == before) {
+        if state(device, log_device, options)?.is_some_and(|after| after == before) {
             return looked.map(|outcome| Some(outcome.report));
         }
     }
@@ -60,8 +60,9 @@ pub fn check_beside(
 fn state(
     device: &Arc<dyn BlockDevice>,
     log_device: Option<&Arc<dyn BlockDevice>>,
+    options: &Options<'_>,
 ) -> Result<Option<State>, CheckError> {
-    let (superblock, damage) = superblock::find(&**device)?;
+    let (superblock, damage) = superblock::find(&**device, options.superblock)?;
     let replay = replay(device, log_device, &superblock, damage.is_some(), true)?;
     let mount = (superblock.state.get(), superblock.mount_nonce.get());
     // Closed cleanly in the meantime: everything is home, and the log is not needed to know it.

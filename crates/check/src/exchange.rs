@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The device with such an exchange done, in memory: what a look goes by. A note that cannot be right stays, and so
 /// does one whose units cannot be read.
 pub(crate) fn finished(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-    let is_noted = superblock::find(&**device).is_ok_and(|(superblock, _)| superblock.exchange().is_some());
+    let is_noted = superblock::find(&**device, None).is_ok_and(|(superblock, _)| superblock.exchange().is_some());
     if !is_noted {
         return device.clone();
     }
@@ -31,7 +31,7 @@ pub(crate) fn finish(device: &dyn BlockDevice) -> Result<(), CheckError> {
 
 /// Whether there was one. A note in a copy of the superblock counts for nothing.
 fn do_noted(device: &dyn BlockDevice) -> Result<bool, LogError> {
-    let Ok((superblock, None)) = superblock::find(device) else { return Ok(false) };
+    let Ok((superblock, None)) = superblock::find(device, None) else { return Ok(false) };
     let Some(names) = superblock.exchange() else { return Ok(false) };
     let (geometry, volume) = (superblock.geometry(), superblock.volume());
     let read_unit = |block, number| myriad_log::read_unit(device, &geometry, block, number);

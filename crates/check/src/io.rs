@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const SECTOR: usize = 512;
 
 /// A block with a larger LSN does not say where a new log may begin: no log gets that far, and one that begins there has no room.
-const LSN_BELIEVED: u64 = POSITION_MAX / 2;
+pub(crate) const LSN_BELIEVED: u64 = POSITION_MAX / 2;
 
 /// Why a block cannot be believed.
 #[derive(Debug)]

@@ -64,4 +64,4 @@ pub use online::{Online, check_moment};
 pub use options::{CheckError, Options, Progress};
 pub use report::{FileRange, Finding, LogLoss, Place, Report, Scrub, Totals};
 pub use run::check;
-pub use superblock::find_superblock_copy;
+pub use superblock::{Copies, CopyFound, find_superblock_copy};

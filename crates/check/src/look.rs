@@ -55,7 +55,7 @@ pub(crate) fn look(
     writer: Writer<'_>,
 ) -> Result<Outcome, CheckError> {
     let start = Instant::now();
-    let (on_disk, damage) = superblock::find(&**device)?;
+    let (on_disk, damage) = superblock::find(&**device, options.superblock)?;
     let geometry = on_disk.geometry();
     // Of the ring, a moment has what replay reads.
     let is_written = !matches!(writer, Writer::Nobody);

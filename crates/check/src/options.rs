@@ -1,5 +1,6 @@
 //! The options of a check, its progress, and the reasons for which it could not be made.
 
+use crate::superblock::Copies;
 use std::io;
 use std::sync::OnceLock;
 
@@ -25,6 +26,9 @@ pub struct Options<'a> {
     pub leave_unreadable: bool,
     /// With `repair`: begin a new log on the log device, though it holds none of this volume that can be read.
     pub new_log: bool,
+    /// Where the superblock is lost: the byte of the device at which the copy lies to go by. Without it only a copy counts of whose volume the
+    /// header of group 0 is.
+    pub superblock: Option<u64>,
     pub threads: usize,
     /// Inode slots (of 128 bytes) whose table is held in memory, 9 bytes each; those of one group in any case. A volume with more
     /// has its directories read once for each so many. Of a file there are 1 to 8.
@@ -50,6 +54,7 @@ impl Default for Options<'_> {
             accept_contents: false,
             leave_unreadable: false,
             new_log: false,
+            superblock: None,
             threads: *THREADS.get_or_init(ask),
             slots_max: 1 << 23,
             findings_max: 1000,
@@ -68,6 +73,12 @@ pub enum CheckError {
     /// Neither the superblock nor a copy of it can be believed.
     #[error("superblock: {0}")]
     Superblock(String),
+    /// There are copies of a superblock, and nothing where no file lies says which one is the volume's.
+    #[error("superblock: {0}")]
+    Unconfirmed(Copies),
+    /// The copy of the superblock that was named is none.
+    #[error("no copy of a superblock lies at byte {0}")]
+    NoCopy(u64),
     #[error("the volume has {blocks} blocks of {block_size} bytes, the device {size} bytes: it was cut short")]
     CutShort { blocks: u64, block_size: usize, size: u64 },
     #[error(transparent)]

@@ -1,4 +1,9 @@
-//! The superblock, or the best copy of it.
+//! The superblock, or the copy of it to go by.
+//!
+//! Whoever may write a file can write a copy into it, at a place where one could lie: of a volume of his own, or of this one with groups of another size.
+//! Nothing in a copy tells that: its UUID can be seen, its times can be chosen, and headers of groups can be written as well. But block 1 is never a file's.
+//! So a copy counts by itself only if the header of group 0 lies there and tells of the same volume and as many blocks. With the same blocks
+//! and groups the copy lies at a fixed place, too. Where it confirms none, somebody has to name the copy (`Options::superblock`).
 
 use crate::io::read_at;
 use crate::options::CheckError;
@@ -6,12 +11,12 @@ use myriad_device::BlockDevice;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::superblock::{Superblock, SuperblockError, has_copy};
 use myriad_format::{
-    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, BlockHeader, BlockKind, Corrupt,
-    FsBlock,
+    AG_BLOCKS_MIN, AG_COUNT_MAX, AgBlock, AgNo, BLOCK_BITS_MAX, BLOCK_BITS_MIN, BlockKind, Corrupt, FsBlock,
 };
+use std::fmt;
 
-/// The superblock, and what is wrong with the one in block 0 if a copy had to stand in.
-pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corrupt>), CheckError> {
+/// The superblock, and what is wrong with the one in block 0 if a copy had to stand in: the one at byte `named`, or one that is vouched for.
+pub(crate) fn find(device: &dyn BlockDevice, named: Option<u64>) -> Result<(Superblock, Option<Corrupt>), CheckError> {
     if device.size() < Superblock::SIZE as u64 {
         return Err(CheckError::Foreign);
     }
@@ -29,7 +34,7 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
                 }
             };
             (
-                find_superblock_copy(device).ok_or_else(|| match (unreadable, &damage) {
+                copy_to_go_by(device, named)?.ok_or_else(|| match (unreadable, &damage) {
                     (Some(source), _) => CheckError::Io { op: "read", offset: 0, source },
                     (None, Corrupt::BlockKind { .. }) => CheckError::Foreign,
                     _ => CheckError::Superblock(damage.to_string()),
@@ -47,75 +52,151 @@ pub(crate) fn find(device: &dyn BlockDevice) -> Result<(Superblock, Option<Corru
     Ok((superblock, damage))
 }
 
-/// The copy of a superblock to go by where the superblock itself is lost: in any group that has one, whatever the sizes of
-/// blocks and groups. They are powers of two and a copy says its own address, so there are few places to look at, and nothing
-/// that lies elsewhere, as in a file that holds an image, is taken for one.
-///
-/// A volume made over another leaves copies of that where its own groups have none. So the volume counts that has the first
-/// group; if none or both have, the one made last, which may have used no other. Of one volume the first copy counts: the
-/// one in group 1 cannot be outdone by what somebody wrote into a file.
+/// Copies of which none is vouched for.
+#[derive(Debug)]
+pub struct Copies {
+    /// One of each volume that they tell of, in the order in which they were found.
+    pub list: Vec<CopyFound>,
+}
+
+/// A copy of a superblock.
+#[derive(Debug)]
+pub struct CopyFound {
+    /// The first byte of the device at which a copy lies that tells of this volume.
+    pub offset: u64,
+    pub label: String,
+    pub blocks: u64,
+    pub block_size: usize,
+    pub ag_blocks: u32,
+}
+
+impl fmt::Display for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Of more than these somebody has made most up.
+        const SHOWN_MAX: usize = 32;
+        write!(f, "it is lost, and the header of group 0 confirms no copy of it; there is")?;
+        for (index, copy) in self.list.iter().take(SHOWN_MAX).enumerate() {
+            let CopyFound { offset, label, blocks, block_size, ag_blocks } = copy;
+            let and = if index > 0 { "," } else { "" };
+            write!(f, "{and} one at byte {offset}, of {blocks} blocks of {block_size} bytes in groups of {ag_blocks}")?;
+            if !label.is_empty() {
+                write!(f, ", label {}", label.escape_debug())?;
+            }
+        }
+        match self.list.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, ", and {more} more"),
+        }
+    }
+}
+
+/// A copy of the superblock for somebody who only looks: one that is vouched for, or the likeliest. No repair may go by the latter.
 pub fn find_superblock_copy(device: &dyn BlockDevice) -> Option<Superblock> {
+    let copies = find_copies(device);
+    let rank = |copy: &&Copy| {
+        let superblock = &copy.superblock;
+        (is_vouched_for(device, superblock), has_group(device, superblock, copy.ag), superblock.made_time.get())
+    };
+    // Of those that are equal the first one.
+    copies.iter().rev().max_by_key(rank).map(|copy| copy.superblock)
+}
+
+/// The copy that a repair goes by; `None` if there is none at all.
+fn copy_to_go_by(device: &dyn BlockDevice, named: Option<u64>) -> Result<Option<Superblock>, CheckError> {
+    if let Some(offset) = named {
+        let copy = copy_at(device, offset).ok_or(CheckError::NoCopy(offset))?;
+        return Ok(Some(copy.superblock));
+    }
+    let copies = find_copies(device);
+    let vouched = copies.iter().find(|copy| is_vouched_for(device, &copy.superblock));
+    if vouched.is_some() || copies.is_empty() {
+        return Ok(vouched.map(|copy| copy.superblock));
+    }
+    let shown = |Copy { superblock, offset, .. }: &Copy| {
+        let geometry = superblock.geometry();
+        let label = superblock.label.split(|&byte| byte == 0).next().unwrap_or_default();
+        CopyFound {
+            offset: *offset,
+            label: String::from_utf8_lossy(label).into_owned(),
+            blocks: geometry.block_count,
+            block_size: geometry.block_size(),
+            ag_blocks: superblock.ag_blocks.get(),
+        }
+    };
+    Err(CheckError::Unconfirmed(Copies { list: copies.iter().map(shown).collect() }))
+}
+
+/// A copy, which group it is in by its own word, and where it lies.
+struct Copy {
+    superblock: Superblock,
+    ag: AgNo,
+    offset: u64,
+}
+
+/// The first copy of each volume that copies tell of, whatever the sizes of blocks and groups. These are powers of two and a copy says its own
+/// address, so there are few places to look at.
+fn find_copies(device: &dyn BlockDevice) -> Vec<Copy> {
     let smallest = AG_BLOCKS_MIN.trailing_zeros() + BLOCK_BITS_MIN;
-    let mut bytes = vec![0; Superblock::SIZE];
-    let mut best: Option<(Superblock, Groups)> = None;
+    let mut found: Vec<Copy> = Vec::new();
     for ag in copies(AG_COUNT_MAX) {
         let offsets = (smallest..u64::BITS).map_while(|bits| u64::from(ag).checked_mul(1 << bits));
         for offset in offsets.take_while(|&offset| offset < device.size()) {
-            if read_at(device, offset, &mut bytes).is_err() {
-                continue;
-            }
-            let Some(found) = copy_at(&bytes, ag, offset) else { continue };
-            let groups = groups_of(device, &found, ag);
-            let rank = |copy: &Superblock, groups| (groups == Groups::First, copy.made_time.get(), groups);
-            let is_better = best.as_ref().is_none_or(|(best, best_groups)| match best.volume() == found.volume() {
-                true => groups > *best_groups,
-                false => rank(&found, groups) > rank(best, *best_groups),
-            });
-            if is_better {
-                best = Some((found, groups));
+            let Some(copy) = copy_at(device, offset) else { continue };
+            let is_same = |other: &Copy| {
+                let (one, other) = (&copy.superblock, &other.superblock);
+                describes_same(one, other) && one.geometry() == other.geometry()
+            };
+            if !found.iter().any(is_same) {
+                found.push(copy);
             }
         }
     }
-    best.map(|(superblock, _)| superblock)
+    found
 }
 
-/// The copy of group `ag` at a byte of the device, if the bytes there are one, whatever the size of a block.
-fn copy_at(bytes: &[u8], ag: u32, offset: u64) -> Option<Superblock> {
+/// The copy at a byte of the device, if the bytes there are one, whatever the size of a block.
+fn copy_at(device: &dyn BlockDevice, offset: u64) -> Option<Copy> {
+    let mut bytes = vec![0; Superblock::SIZE];
+    read_at(device, offset, &mut bytes).ok()?;
     (BLOCK_BITS_MIN..=BLOCK_BITS_MAX).find_map(|block_bits| {
-        let superblock = Superblock::decode(bytes, FsBlock(offset >> block_bits)).ok()?;
+        let block = FsBlock(offset >> block_bits);
+        let superblock = Superblock::decode(&bytes, block).ok()?;
         let geometry = superblock.geometry();
+        let ag = AgNo(u32::try_from(block.0 >> geometry.ag_bits).ok()?);
         let is_there = geometry.block_bits == block_bits
-            && ag < geometry.ag_count
-            && geometry.fs_block(AgNo(ag), AgBlock(0)).0 << block_bits == offset;
-        is_there.then_some(superblock)
+            && has_copy(ag)
+            && ag.0 < geometry.ag_count
+            && geometry.fs_block(ag, AgBlock(0)).0 << block_bits == offset;
+        is_there.then_some(Copy { superblock, ag, offset })
     })
 }
 
-/// Which groups say that they are of the volume that a copy describes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Groups {
-    None,
-    Some,
-    First,
+/// Whether the header of group 0, which lies in no file, tells of the volume that a copy describes.
+fn is_vouched_for(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
+    let geometry = superblock.geometry();
+    // Where blocks are smaller than the copy says, what it takes for block 1 may be a file's. A superblock's own block has zeros behind it.
+    let is_any = |bits: u32| {
+        group_header(device, 1 << bits).is_some_and(|header| header.header.address.get() == u64::from(HEADER_BLOCK))
+    };
+    !(BLOCK_BITS_MIN..geometry.block_bits).any(is_any) && has_group(device, superblock, AgNo(0))
 }
 
-/// Asks the first group, the second, and that of the copy.
-fn groups_of(device: &dyn BlockDevice, superblock: &Superblock, copy: u32) -> Groups {
+/// Whether a group has a header of the volume that a copy describes, and is as long as that has it. Of groups of another size the volume had before
+/// it was made anew, or somebody wrote into a file.
+fn has_group(device: &dyn BlockDevice, superblock: &Superblock, ag: AgNo) -> bool {
     let geometry = superblock.geometry();
+    let block = geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+    group_header(device, block.0 << geometry.block_bits).is_some_and(|header| {
+        header.header.volume == superblock.volume() && header.block_count.get() == geometry.blocks_in(ag)
+    })
+}
+
+/// What lies at a byte, if it says that it is the header of a group; its checksum may be wrong.
+fn group_header(device: &dyn BlockDevice, offset: u64) -> Option<GroupHeader> {
     let mut bytes = vec![0; GroupHeader::SIZE];
-    let mut is_its_own = |ag| {
-        let block = geometry.fs_block(AgNo(ag), AgBlock(HEADER_BLOCK));
-        let is_read = read_at(device, block.0 << geometry.block_bits, &mut bytes).is_ok();
-        let header = BlockHeader::read(&bytes);
-        let is_group = header.magic.get() == BlockKind::Group.magic() && header.volume == superblock.volume();
-        // Of groups of another size the volume had before it was made anew, or somebody wrote into a file.
-        is_read && is_group && GroupHeader::read(&bytes).block_count.get() == geometry.blocks_in(AgNo(ag))
-    };
-    match is_its_own(0) {
-        true => Groups::First,
-        false if is_its_own(1) || is_its_own(copy) => Groups::Some,
-        false => Groups::None,
-    }
+    read_at(device, offset, &mut bytes).ok()?;
+    let header = *GroupHeader::read(&bytes);
+    (header.header.magic.get() == BlockKind::Group.magic()).then_some(header)
 }
 
 /// Whether a copy describes the same volume: all that does not change while it is in use.

@@ -228,7 +228,7 @@ fn an_index_that_grows_takes_the_place_of_the_old_one() {
         let image = full(choices, 10, |builder| {
             let body = builder.small_body();
             let root = builder.root;
-            home = builder.dir(root, b"lost+found", 0, body);
+            home = builder.lost_and_found(body);
             // As full as an engine makes them.
             builder.leaf_limit = 28;
             let file = builder.file(root, b"file", 0, &[]);

@@ -27,6 +27,7 @@ const REPAIR: Options<'_> = Options {
     accept_contents: false,
     leave_unreadable: false,
     new_log: false,
+    superblock: None,
     leftovers: false,
     threads: 1,
     slots_max: 1 << 23,

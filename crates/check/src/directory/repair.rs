@@ -121,7 +121,7 @@ impl Repair<'_> {
         if added.is_empty() {
             return Ok(());
         }
-        let home = self.lost_and_found(root)?;
+        let (home, whither) = self.lost_and_found(root)?;
         let taken = self.names_of(home)?;
         for added in &mut added {
             let mut names = (0..).map(|attempt| stray_name(added.ino, attempt));
@@ -129,8 +129,6 @@ impl Repair<'_> {
         }
         let moved = self.append_what_fits(home, &added)?;
         if moved > 0 {
-            let whither =
-                if home == root { "the root directory, for there was no room for /lost+found" } else { "/lost+found" };
             self.act(format!("moved {moved} inodes to {whither}"));
         }
         if moved < added.len() {
@@ -250,32 +248,46 @@ impl Repair<'_> {
         Ok(children)
     }
 
-    /// The directory for strays, made if need be: the root directory, if there is no room for one of their own.
-    fn lost_and_found(&mut self, root: Ino) -> Result<Ino, CheckError> {
+    /// The directory for strays and its path, made if need be: the root directory, if there is no room for one of their own.
+    ///
+    /// Where users may make names in the root directory they may have taken any of these: the names that it has end, and the numbers do not. And what
+    /// they made there is not for the files of others, which may have lain where only their owners can search.
+    fn lost_and_found(&mut self, root: Ino) -> Result<(Ino, String), CheckError> {
         self.change_directories()?;
         let names = self.names_of(root)?;
-        for attempt in 0..1000 {
-            let name = if attempt == 0 { b"lost+found".to_vec() } else { format!("lost+found.{attempt}").into_bytes() };
-            match names.get(&name) {
-                Some(&ino) if self.item(ino).is_some_and(|item| item.file_type == DIR_TYPE) => return Ok(ino),
-                Some(_) => {}
-                None => {
-                    let Some(ino) = self.make_inode(S_IFDIR | 0o700, None)? else { return Ok(root) };
-                    // Before it has a name.
-                    self.store_at_hand()?;
-                    self.flush()?;
-                    if let Some(item) = self.item(ino) {
-                        item.state |= state::NAMED | state::VISITED;
-                    }
-                    if self.if_room(|repair| repair.append(root, &[Added { name, ino, file_type: DIR_TYPE }]))? {
-                        return Ok(ino);
-                    }
-                    self.free_inode(ino)?;
-                    return Ok(root);
-                }
+        let mut attempt = 0;
+        let name = loop {
+            let name = home_name(attempt);
+            match names.get(name.as_bytes()) {
+                Some(&ino) if self.is_for_root_alone(ino)? => return Ok((ino, format!("/{name}"))),
+                Some(_) => attempt += 1,
+                None => break name,
             }
+        };
+        let no_room = || (root, "the root directory, for there was no room for /lost+found".to_owned());
+        let Some(ino) = self.make_inode(S_IFDIR | 0o700, None)? else { return Ok(no_room()) };
+        // Before it has a name.
+        self.store_at_hand()?;
+        self.flush()?;
+        if let Some(item) = self.item(ino) {
+            item.state |= state::NAMED | state::VISITED;
         }
-        Err(CheckError::Repair("every name for a lost+found directory is taken by something else".to_owned()))
+        let added = [Added { name: name.clone().into_bytes(), ino, file_type: DIR_TYPE }];
+        if self.if_room(|repair| repair.append(root, &added))? {
+            return Ok((ino, format!("/{name}")));
+        }
+        self.free_inode(ino)?;
+        Ok(no_room())
+    }
+
+    /// Whether this is a directory of root's that nobody else may search or write. Those whom an ACL names have no more rights than the group.
+    fn is_for_root_alone(&mut self, ino: Ino) -> Result<bool, CheckError> {
+        const OTHERS: u16 = 0o033;
+        if self.item(ino).is_none_or(|item| item.file_type != DIR_TYPE) {
+            return Ok(false);
+        }
+        let raw = self.raw(ino)?;
+        Ok(raw.uid.get() == 0 && raw.mode.get() & OTHERS == 0)
     }
 
     /// Names of a directory that has been visited.
@@ -319,6 +331,11 @@ impl Repair<'_> {
         }
         Ok(())
     }
+}
+
+/// What the directory for strays is called: `lost+found`, or the next name that is left.
+fn home_name(attempt: u32) -> String {
+    if attempt == 0 { "lost+found".to_owned() } else { format!("lost+found.{attempt}") }
 }
 
 /// What comes to lost+found, with its name there unless something has that already.

@@ -40,6 +40,9 @@ pub(crate) struct Salvage<'a> {
     pub followed: HashSet<FsBlock>,
 }
 
+/// The attribute that lets a program run with rights which its user does not have.
+const CAPABILITIES: &[u8] = b"security.capability";
+
 /// The attributes in an inode's body.
 #[derive(Default)]
 pub(crate) struct InBody {
@@ -427,7 +430,7 @@ impl Repair<'_> {
         let mut names: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = Vec::new();
         for (name, value) in AttrIter::new(&in_body.attributes).map_while(Result::ok) {
-            if xattr::has_namespace(name) && names.insert(name.to_vec()) {
+            if self.may_have(ino, name) && names.insert(name.to_vec()) {
                 xattr::push(&mut kept, name, value);
             }
         }
@@ -460,6 +463,11 @@ impl Repair<'_> {
         self.features |= if names.is_empty() { 0 } else { feature::COMPATIBLE_XATTR };
         self.features |= if has_acl { feature::COMPATIBLE_ACL } else { 0 };
         (kept, blocks as u64)
+    }
+
+    /// Whether an inode may have an attribute. Capabilities of a file that only a search found may be a user's own.
+    fn may_have(&self, ino: Ino, name: &[u8]) -> bool {
+        xattr::has_namespace(name) && (name != CAPABILITIES || self.is_named(ino))
     }
 
     /// Whether a block holds this list of attributes and nothing else.
@@ -501,7 +509,7 @@ impl Repair<'_> {
         let mut kept = Vec::new();
         for (name, value) in AttrIter::new(&list).map_while(Result::ok) {
             xattr::push(&mut kept, name, value);
-            let is_new = xattr::has_namespace(name) && !others.contains(name) && kept.len() <= LIST_MAX;
+            let is_new = self.may_have(ino, name) && !others.contains(name) && kept.len() <= LIST_MAX;
             if !is_new || !chain.names.insert(name.to_vec()) {
                 break;
             }

@@ -6,6 +6,7 @@
 //!            tree may be too old to name all of them, the group is searched. Fields, attributes and extents that cannot be
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
 //!            two such the one written last
+//!            such the one written last. What only a search found has no set-id bits and no capabilities: a user may have written it
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
 //! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
@@ -121,7 +122,7 @@ fn vouch(
     options: &Options<'_>,
 ) -> Result<Vec<String>, CheckError> {
     exchange::finish(&**device)?;
-    let (found, damage) = superblock::find(&**device)?;
+    let (found, damage) = superblock::find(&**device, options.superblock)?;
     let replayed = replay(device, log_device, &found, damage.is_some(), false)?;
     let has_log = replayed.checkpoints > 0;
     let mut superblock = with_changes(&found, &replayed);
@@ -191,7 +192,7 @@ fn accepted(
     mut report: Report,
     blocks: &[FsBlock],
 ) -> Result<Report, CheckError> {
-    let (superblock, _) = superblock::find(&**device)?;
+    let (superblock, _) = superblock::find(&**device, options.superblock)?;
     let reader = Reader::new(device.clone(), None, superblock.geometry(), superblock.volume());
     write_superblock(&reader, in_use(superblock), AgNo(0))?;
     flush(device)?;
@@ -218,7 +219,7 @@ impl<'a> Repair<'a> {
         for device in [Some(device), log_device].into_iter().flatten() {
             flush(device)?;
         }
-        let is_copy = superblock::find(&**device)?.1.is_some();
+        let is_copy = superblock::find(&**device, options.superblock)?.1.is_some();
         let mut replayed = replay(device, log_device, &superblock, is_copy, false)?;
         let is_log_damaged = replayed.is_damaged();
         if replayed.is_foreign() && superblock.log_device != [0; 16] && !options.new_log {
@@ -231,7 +232,7 @@ impl<'a> Repair<'a> {
         }
         let mut reader = Reader::new(device.clone(), None, geometry, superblock.volume());
         let partial = bring_home(&mut reader, is_copy, &replayed, &mut actions)?;
-        let (mut superblock, is_old) = match superblock::find(&**device) {
+        let (mut superblock, is_old) = match superblock::find(&**device, options.superblock) {
             // What the log says of the volume's size must be what the look at it believed.
             Ok((found, damage)) if superblock::describes_same(&found, &superblock) && found.geometry() == geometry => {
                 let newest = if damage.is_some() { with_changes(&found, &replayed) } else { found };

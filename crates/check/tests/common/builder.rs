@@ -273,6 +273,13 @@ impl Builder {
         ino
     }
 
+    /// A directory for strays that a repair takes.
+    pub fn lost_and_found(&mut self, body_slots: u32) -> Ino {
+        let home = self.dir(self.root, b"lost+found", 0, body_slots);
+        self.node(home).raw.mode.set(0o040700);
+        home
+    }
+
     /// A regular file with extents of these lengths, one file block apart.
     pub fn file(&mut self, parent: Ino, name: &[u8], ag: u32, lengths: &[u32]) -> Ino {
         let ino = self.inode(ag, 0o100644, 0);

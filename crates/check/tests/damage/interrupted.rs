@@ -143,7 +143,7 @@ pub fn open(device: Arc<dyn BlockDevice>) -> Fs {
 }
 
 /// Every path below the root, as the engine lists it, and every attribute of each.
-fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
+pub fn paths(device: Arc<dyn BlockDevice>) -> BTreeSet<String> {
     fn list_attributes(session: &Session, path: &str, paths: &mut BTreeSet<String>) {
         for name in session.list_xattr(path).expect("what has a name") {
             let value = session.get_xattr(path, &name).expect("what is listed");
@@ -230,7 +230,7 @@ fn an_index_in_the_place_of_the_old_one_costs_nothing() {
     keeps_its_paths(shape, |builder| {
         (builder.gap, builder.leaf_limit) = (0, 28);
         let (root, body) = (builder.root, builder.small_body());
-        let home = builder.dir(root, b"lost+found", 0, body);
+        let home = builder.lost_and_found(body);
         let file = builder.file(root, b"file", 0, &[]);
         for number in 0..1000 {
             builder.link(home, format!("a name, number {number}").as_bytes(), file);
@@ -247,9 +247,8 @@ fn an_index_in_the_place_of_the_old_one_costs_nothing() {
 #[test]
 fn a_body_keeps_its_names_until_its_inode_is_durable() {
     keeps_its_paths(SHAPE, |builder| {
-        let root = builder.root;
         // Its inode ends a sector.
-        let home = builder.dir(root, b"lost+found", 0, builder.small_body());
+        let home = builder.lost_and_found(builder.small_body());
         assert_eq!(home.0 * SLOT_SIZE as u64 % 512, 512 - SLOT_SIZE as u64);
         builder.dir(home, b"a", 0, 0);
         builder.dir(home, b"b", 0, 0);
@@ -305,8 +304,7 @@ fn varied(len: u8) -> Vec<u8> {
 #[test]
 fn attributes_stay_when_names_leave_a_body() {
     let mut builder = Builder::new(SHAPE);
-    let root = builder.root;
-    let home = builder.dir(root, b"lost+found", 0, builder.small_body());
+    let home = builder.lost_and_found(builder.small_body());
     builder.body_attributes(home, &[(b"user.a", &varied(240)), (b"user.b", &varied(170))]);
     // The last one lies at the start of a slot, and would look like an inode if the body were nobody's.
     for name in ["a", "b", "c", "d", "e", "f"] {

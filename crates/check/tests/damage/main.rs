@@ -11,6 +11,7 @@ mod interrupted;
 mod linear;
 mod orphans;
 mod places;
+mod planted;
 mod slots;
 mod space;
 mod strays;

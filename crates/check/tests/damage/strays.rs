@@ -84,8 +84,8 @@ fn what_lies_below_a_circle_stays_there() {
 fn a_stray_takes_no_name_that_is_taken() {
     for shape in [SHAPE, SMALL] {
         let mut builder = Builder::new(shape);
-        let (root, body) = (builder.root, builder.small_body());
-        let home = builder.dir(root, b"lost+found", 0, body);
+        let body = builder.small_body();
+        let home = builder.lost_and_found(body);
         let stray = builder.inode(0, 0o100644, 0);
         let directory = builder.inode(1, 0o040755, body);
         for name in [format!("#{stray}"), format!("#{stray}.1"), format!("#{directory}")] {
@@ -99,6 +99,60 @@ fn a_stray_takes_no_name_that_is_taken() {
         assert!(report.actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{:?}", report.actions);
         let again = mend(&image);
         assert!(again.finding_count == 0 && again.actions.is_empty(), "{:?}: {:?}", again.findings, again.actions);
+    }
+}
+
+/// Users had taken a thousand names for the directory of strays: the repair ended with an error, and so did each one after it, while the volume stayed
+/// marked as under repair and could not be changed by anybody.
+#[test]
+fn however_many_names_are_taken_there_is_one_for_strays() {
+    for shape in [SHAPE, SMALL] {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let file = builder.file(root, b"lost+found", 0, &[]);
+        for number in 1..1000 {
+            builder.link(root, format!("lost+found.{number}").as_bytes(), file);
+        }
+        let stray = builder.inode(0, 0o100644, 0);
+        builder.node(stray).raw.nlink.set(1);
+        let image = builder.finish();
+        let report = mend(&image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        assert!(report.actions.contains(&"moved 1 inodes to /lost+found.1000".to_owned()), "{:?}", report.actions);
+    }
+}
+
+/// A directory of that name was taken whoever had made it: files from below a directory that only its owner may search lay where everybody could read and
+/// remove them.
+#[test]
+fn strays_go_where_only_root_may_go() {
+    for shape in [SHAPE, SMALL] {
+        for (owner, mode, is_fit) in [
+            (0, 0o700, true),
+            (0, 0o744, true),
+            (1000, 0o777, false),
+            (1000, 0o700, false),
+            (0, 0o711, false),
+            (0, 0o720, false),
+        ] {
+            let mut builder = Builder::new(shape);
+            let (root, body) = (builder.root, builder.small_body());
+            let home = builder.dir(root, b"lost+found", 0, body);
+            let raw = &mut builder.node(home).raw;
+            raw.uid.set(owner);
+            raw.mode.set(0o040000 | mode);
+            let stray = builder.inode(0, 0o100644, 0);
+            builder.node(stray).raw.nlink.set(1);
+            let image = builder.finish();
+            let report = mend(&image);
+            assert!(report.is_sound(), "{}", remaining(&report));
+            let place = if is_fit { "/lost+found" } else { "/lost+found.1" };
+            assert!(
+                report.actions.contains(&format!("moved 1 inodes to {place}")),
+                "{owner} {mode:o}: {:?}",
+                report.actions
+            );
+        }
     }
 }
 

@@ -80,6 +80,10 @@ pub struct Fsck {
     /// With -y: begin a new log on the log device, though it holds none of this volume that can be read
     #[arg(long, requires_all = ["yes", "log_device"], conflicts_with_all = ["no", "preen"])]
     new_log: bool,
+    /// Where the superblock is lost, and the header of group 0 confirms no copy of it: byte of the image at which the copy lies that is this
+    /// volume's. Without it a check names the copies that it finds. A user may have written such a copy into a file
+    #[arg(long, value_name = "BYTE")]
+    superblock: Option<u64>,
     /// Threads to use; without it one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -102,7 +106,8 @@ impl Command for Fsck {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = "Check a volume, and repair it";
     const DETAILS: &'static str = "Without -n, -y or -p it checks, and asks before it repairs if there is a terminal to ask on. Each \
-        finding is printed with its place and number. Files that lost their names go to /lost+found. Damaged contents, which \
+        finding is printed with its place and number. Files that lost their names go to /lost+found, or to /lost+found.1 and so on if what \
+        has that name is not a directory of root's that nobody else may search or write. Damaged contents, which \
         --scrub finds, are told of by path and bytes and never changed, unless --accept-contents asks for that: restore such files from a \
         copy. A volume that is in use is \
         refused, but for -n, which looks at its last commit and says so when the volume is too busy to be looked at, and for \
@@ -413,6 +418,7 @@ impl Fsck {
             accept_contents: self.accept_contents,
             leave_unreadable: self.preen,
             new_log: self.new_log,
+            superblock: self.superblock,
             findings_max: self.findings_max,
             progress: Some(&progress),
             now: time::now(),
@@ -564,6 +570,10 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
         CheckError::Cancelled => return Interrupted::latest().into(),
         CheckError::Unverified => "run myriad fsck -n",
         CheckError::Foreign | CheckError::Superblock(_) => SUPERBLOCK_NEXT,
+        CheckError::Unconfirmed(_) | CheckError::NoCopy(_) => {
+            "a user may have written one into a file, and a volume of one group has none: compare with what you know of \
+             the volume, and name the right one with --superblock BYTE"
+        }
         CheckError::CutShort { .. } => TRUNCATED_NEXT,
         CheckError::Incompatible(_) => "use a newer myriad",
         CheckError::Log(_) => "check that the image is whole, and --log-device if the log is on one",

@@ -124,6 +124,8 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
     match error {
         CheckError::Foreign
         | CheckError::Superblock(_)
+        | CheckError::Unconfirmed(_)
+        | CheckError::NoCopy(_)
         | CheckError::CutShort { .. }
         | CheckError::Incompatible(_)
         | CheckError::NoLogDevice

@@ -3,7 +3,7 @@
 use super::check::decode_chunk;
 use crate::context::is_tree_block;
 use crate::inodes::repair::{InBody, Salvage};
-use crate::io::Damage;
+use crate::io::{Damage, LSN_BELIEVED};
 use crate::options::CheckError;
 use crate::repair::build::write;
 use crate::repair::volume::{Chunk, Item, Repair, state};
@@ -42,14 +42,6 @@ impl Repair<'_> {
         }
         (0..self.ag_used).try_for_each(|ag| self.blank_header(AgNo(ag)))?;
         self.flush()?;
-        let chunks: Vec<(FsBlock, Chunk)> = self.chunks.iter().map(|(&start, &chunk)| (start, chunk)).collect();
-        for (start, mut chunk) in chunks {
-            // Blocks that came into use since.
-            let is_used = |at: u32| self.state_of(start.offset_by(u64::from(at))) != Found::Lost;
-            let used = (chunk.initialised..chunk.count).rfind(|&at| is_used(at));
-            chunk.initialised = used.map_or(chunk.initialised, |last| last + 1);
-            self.chunks.insert(start, chunk);
-        }
         self.are_trees_old = true;
         Ok(())
     }
@@ -70,6 +62,9 @@ impl Repair<'_> {
         // blocks keep what they held.
         let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         let torn = self.take_sound(named, 0.1, 0.3)?;
+        if self.are_trees_old {
+            self.leave_rest_to_search();
+        }
         for (done, &ag) in searched.iter().enumerate() {
             self.act(format!("searched group {ag} for inode blocks: {why}"));
             self.search_chunks(ag);
@@ -85,6 +80,20 @@ impl Repair<'_> {
         let (blocks, geometry) = (&self.blocks, &self.geometry);
         self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
         Ok(())
+    }
+
+    /// Leaves to the search what chunks had not initialised when the trees were written. Blocks that came into use since are blocks of inodes. The others hold
+    /// what they held before, maybe as a user wrote it, and no tree says that of any of them.
+    fn leave_rest_to_search(&mut self) {
+        let rest = |(start, chunk): (&FsBlock, &Chunk)| {
+            (start.offset_by(u64::from(chunk.initialised)), u64::from(chunk.count - chunk.initialised))
+        };
+        let rests: Vec<(FsBlock, u64)> = self.chunks.iter().map(rest).filter(|&(_, count)| count > 0).collect();
+        self.release(rests);
+        self.chunks.retain(|_, chunk| {
+            chunk.count = chunk.initialised;
+            chunk.count > 0
+        });
     }
 
     /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
@@ -177,14 +186,17 @@ impl Repair<'_> {
     }
 
     /// Looks at every block of a group for inode blocks that no known chunk has: torn ones, too, for a repair that was cut
-    /// short may have torn what it had found.
+    /// short may have torn what it had found. A user may have written any of them into a file that is gone since: so inodes that trees name come before
+    /// those found here, and those found here have no rights to run as others ([`Self::withdraw_rights`]).
     fn search_chunks(&mut self, ag: AgNo) {
         let first = self.geometry.fs_block(ag, AgBlock(0));
         let mut run: Option<(FsBlock, u32)> = None;
         let mut runs = Vec::new();
         for at in u64::from(self.geometry.first_data_block(ag))..u64::from(self.geometry.blocks_in(ag)) {
             let block = first.offset_by(at);
-            let is_inodes = self.blocks.first_in(block, 1).is_none() && self.state_of(block) != Found::Lost;
+            let is_inodes = self.blocks.first_in(block, 1).is_none()
+                && self.state_of(block) != Found::Lost
+                && self.lsn_of(block) <= LSN_BELIEVED;
             run = match run {
                 Some((start, count)) if is_inodes && count < 64 => Some((start, count + 1)),
                 ended => {
@@ -266,6 +278,7 @@ impl Repair<'_> {
                 self.act(format!("inode {ino}: a part of it cannot be read; it is gone"));
                 continue;
             }
+            self.withdraw_rights(ino, &mut raw);
             let (data, attributes) = body_parts(&buf, &body);
             let data = data.to_vec();
             let mut in_body = InBody { attributes: attributes.to_vec(), is_part: false };
@@ -310,6 +323,23 @@ impl Repair<'_> {
             write(&self.reader, block, &mut buf)?;
         }
         Ok(())
+    }
+
+    /// Whether a tree says that there are inodes where this one is; in a table there are always.
+    pub(crate) fn is_named(&self, ino: Ino) -> bool {
+        let Some((block, _)) = self.geometry.locate(ino) else { return false };
+        let chunk = self.chunks.range(..=block).next_back();
+        self.geometry.has_table() || chunk.is_some_and(|(_, chunk)| chunk.is_named)
+    }
+
+    /// Takes from a file that only a search found its set-user-ID and set-group-ID bits. Its capabilities go with its attributes.
+    fn withdraw_rights(&mut self, ino: Ino, raw: &mut RawInode) {
+        const SET_IDS: u16 = 0o6000;
+        if raw.is_dir() || raw.mode.get() & SET_IDS == 0 || self.is_named(ino) {
+            return;
+        }
+        raw.mode.set(raw.mode.get() & !SET_IDS);
+        self.act(format!("inode {ino}: only a search found it; it has no set-user-ID and set-group-ID bits any more"));
     }
 
     /// A free slot in a chunk, or the first one of a new chunk, if there is room for one.
