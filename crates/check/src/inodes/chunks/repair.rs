@@ -256,12 +256,16 @@ impl Repair<'_> {
         let before = buf.clone();
         let slots = inodes_of(&self.geometry, &buf);
         if let Some(&slot) = slots.ring.first() {
-            // Nothing of this block has been changed.
-            return Err(CheckError::Repair(format!(
-                "inode {} and others of block {block} may lie in each other's bodies, and which are true cannot be told: remove them, or \
-                 their attributes, by name",
-                self.geometry.ino(block, slot)
-            )));
+            let ino = self.geometry.ino(block, slot);
+            let what = format!(
+                "inode {ino} and others of block {block} may lie in each other's bodies, and which are true cannot be told"
+            );
+            if self.is_named(ino) {
+                // Nothing of this block has been changed.
+                return Err(CheckError::Repair(format!("{what}: remove them, or their attributes, by name")));
+            }
+            // A removed file's block, too, may hold whatever its owner wrote: that is not to end every repair.
+            self.act(format!("{what}; only a search found them, and they are gone"));
         }
         let mut used: HashSet<u32> = HashSet::new();
         let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
