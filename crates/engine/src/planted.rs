@@ -64,6 +64,7 @@ bugs! {
     SoftIdentity "soft-identity" "Soft updates: a directory says that it has a name which is not there yet.";
     SoftSize "soft-size" "Soft updates: a directory's size covers a block that is not mapped yet.";
     SoftMark "soft-mark" "Soft updates: blocks of an inode table are called initialised before they are.";
+    SoftFillUnmarked "soft-fill-unmarked" "Soft updates: a name shows while its inode is in a block of the table that does not last as initialised.";
     SoftWhole "soft-whole" "Soft updates: a file shows in another one's place before its content.";
     SoftCut "soft-cut" "Soft updates: a file shows cut before the rest of its last block is zero.";
     SoftExchange "soft-exchange" "Soft updates: two names exchange what they name without a note of it.";

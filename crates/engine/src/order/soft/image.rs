@@ -13,7 +13,7 @@ pub(super) struct Judged {
     pub number: usize,
     /// `None`: its block is new.
     pub lasting: Option<[u8; UNIT_SIZE]>,
-    current: [u8; UNIT_SIZE],
+    pub current: [u8; UNIT_SIZE],
     pub image: [u8; UNIT_SIZE],
 }
 

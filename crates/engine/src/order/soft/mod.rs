@@ -20,6 +20,9 @@
 //! exchange    1 one more link 2 both entries, noted in the superblock meanwhile         3 one link less
 //! ```
 //!
+//! New blocks of inode tables, and those that only inodes in them lead to, show at once what waits elsewhere: nothing that lasts leads there before the mark
+//! of their group does (`judge::fill`).
+//!
 //! The structures of McKusick and Ganger are here in this form:
 //!
 //! | theirs | here |
@@ -53,6 +56,7 @@ mod ask;
 mod census;
 mod delays;
 mod exchange;
+mod filled;
 mod image;
 mod judge;
 mod limits;
@@ -128,6 +132,8 @@ struct State {
     pending: Pending,
     /// Blocks that have changed since they were last compared, or whose shadow may not be needed any more.
     stale: Vec<u64>,
+    /// Blocks that the last round has filled (`judge::fill`), until the next one begins.
+    filled: Vec<u64>,
     /// Bytes that shadows and ghosts take, and those that the next round may add.
     memory: u64,
     reserve: u64,

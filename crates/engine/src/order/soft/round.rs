@@ -364,6 +364,7 @@ fn begin_round(
         .flat_map(|freed| freed.extents.clone())
         .collect();
     state.forget_ghosts(&gone, &volume.geometry);
+    state.settle_filled(&volume.geometry);
     look_at_stale(volume, soft, &mut state);
 
     let data = waiting_data(soft, &epoch.ordered, goal);
@@ -483,6 +484,10 @@ struct Judged {
     unreadable: Option<Error>,
     /// One of them befell a block of what is noted.
     cuts_note: bool,
+    /// One of them befell a new block of a round that fills such.
+    cuts_filling: bool,
+    /// Blocks that are filled.
+    filled: Vec<u64>,
 }
 
 impl Judged {
@@ -500,6 +505,7 @@ impl Judged {
 }
 
 /// Judges all blocks that the round is made for. If a block of what is to be noted cannot be judged, nothing is noted: with a note all of its blocks are written.
+/// In the same way nothing is filled if a new block cannot be judged.
 fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: bool, goal: Goal<'_>) -> Result<Judged> {
     let mut judge = Judge::new(look, state, data, is_forced)?;
     let is_exchange_left = exchange::waiting(state, &judge).is_some();
@@ -507,10 +513,14 @@ fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: b
     if !goal.is_partial() {
         find_note(state, &judge, &mut judged)?;
     }
-    if let Some(names) = judged.exchange {
-        judge.exchange(names);
+    let fills = goal == Goal::All && judged.exchange.is_none() && !is_forced;
+    if judged.exchange.is_some() || fills {
+        match judged.exchange {
+            Some(names) => judge.exchange(names),
+            None => judge.begin_filling(),
+        }
         judge_blocks(look.volume, state, judge, goal, &mut judged)?;
-        if !judged.cuts_note {
+        if !judged.cuts_note && !judged.cuts_filling {
             return Ok(judged);
         }
         judge = Judge::new(look, state, data, is_forced)?;
@@ -546,7 +556,9 @@ fn judge_blocks(
     if let Goal::Files(files) = goal {
         judged.needs = judged.spare(Needs::of(&judge, state, files))?.flatten();
     }
-    for (&block, shadow) in &state.shadows {
+    let is_filling = |shadow: &Shadow| judge.fills && shadow.is_new && shadow.kind == BlockKind::InodeTable;
+    let (first, others): (Vec<_>, Vec<_>) = state.shadows.iter().partition(|(_, shadow)| is_filling(shadow));
+    for (at, &(&block, shadow)) in first.iter().chain(&others).enumerate() {
         let is_needed = match goal {
             Goal::Files(_) => judged.needs.as_ref().is_some_and(|needs| needs.blocks.contains(&block)),
             Goal::Due(due) => due.is_block(shadow.kind, shadow.since) || along.has(block, shadow, &volume.geometry),
@@ -568,11 +580,16 @@ fn judge_blocks(
         if let Ok(image) = &mut image {
             judged.spare(image.unreadable.take().map_or(Ok(()), Err))?;
         }
+        judged.cuts_filling |= judge.fills && shadow.is_new && image.is_err();
         if let Some(image) = judged.spare(image)? {
+            if at < first.len() {
+                judge.fill(block, &image);
+            }
             judged.add(volume.soft(), block, shadow, &image, goal);
         }
     }
     judged.has_unnoted = judge.has_unnoted;
+    judged.filled = judge.filled_blocks().collect();
     Ok(())
 }
 
@@ -602,6 +619,7 @@ fn mark_sent(state: &mut State, judged: Judged) -> Vec<u64> {
         blocks.push(block);
         state.with_shadow(block, |shadow| shadow.sent = Some(image)).expect("it has an image");
     }
+    state.filled = judged.filled;
     for block in judged.left_out {
         let left_out = |shadow: &mut Shadow| (shadow.is_new, shadow.lasting) = (false, Words::default());
         state.with_shadow(block, left_out).expect("it was left out");

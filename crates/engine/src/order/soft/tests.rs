@@ -1,14 +1,17 @@
-//! What rounds read behind the closed gate: how much, and what becomes of them if it cannot be read.
+//! What rounds read behind the closed gate: how much, and what becomes of them if it cannot be read. And how often they write new blocks.
 
 use super::*;
 use crate::cache::Sweep;
 use crate::error::{Errno, Error};
 use crate::ops::{NewFile, Ops};
+use crate::order::Txn;
 use crate::types::{Cred, DirHash, LinkRules, MkfsOptions, Node, Order, RenameMode};
 use crate::volume::{Share, Volume, testing};
 use crate::{dir, file, inode, namei};
-use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice, PausingDevice};
+use myriad_format::AgBlock;
 use myriad_format::choices::Profile;
+use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
@@ -346,4 +349,77 @@ fn no_exchange_is_noted_of_which_a_part_cannot_be_judged() {
     volume.commit_now().unwrap();
     assert!(volume.soft().is_clean());
     assert_eq!(lasting(), [Some(q.ino), Some(p.ino)]);
+}
+
+/// Makes directories of some files each, with inodes in several new blocks of tables; the directories.
+fn make_trees(volume: &Volume) -> Vec<Node> {
+    let tree = |i| {
+        let dir = mkdir(volume, root(volume), &format!("d{i}"));
+        for j in 0..10 {
+            make(volume, dir, &format!("f{j}"), S_IFREG | 0o644);
+        }
+        dir
+    };
+    (0..20).map(tree).collect()
+}
+
+/// New blocks went out empty first, so that a mark could cover those of inode tables, and a pointer lead to those of directories.
+#[test]
+fn new_blocks_are_written_once() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    format(device.clone(), 4096);
+    let volume = testing::open(device);
+    volume.commit_now().unwrap();
+    let before = (count(&volume, "soft_rounds"), count(&volume, "soft_images"));
+    make_trees(&volume);
+    let changed = volume.soft().frames.load(Ordering::Relaxed);
+    volume.commit_now().unwrap();
+    let written = count(&volume, "soft_images") - before.1;
+    // Twice only what they share, such as headers of groups: fewer than there are new directories.
+    assert!(written < changed + 20, "{written} images of {changed} blocks");
+    assert_eq!(count(&volume, "soft_rounds") - before.0, 3);
+}
+
+/// A new directory is removed while the round writes it that fills the block of its inode: its block may have been left out, and the inode that is on the device leads there.
+#[test]
+fn no_mark_shows_an_inode_whose_block_was_freed_before_it_was_written() {
+    let device = Arc::new(PausingDevice::new(MemoryDevice::new(64 << 20)));
+    format(device.clone(), 4096);
+    let volume = testing::open(device.clone());
+    volume.commit_now().unwrap();
+    let dirs = make_trees(&volume);
+    let ag = volume.geometry.ag_of(volume.geometry.locate(Ino(dirs[0].ino)).unwrap().0);
+    let mark = || {
+        let mut block = myriad_device::AlignedBuf::zeroed(4096);
+        let at = volume.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)).0 << 12;
+        device.inner().read(at, &mut block).unwrap();
+        GroupHeader::read(&block).inode_blocks.get()
+    };
+    let (first, rounds) = (mark(), count(&volume, "soft_rounds"));
+    // Held at the flush of each of two rounds.
+    let marks = std::thread::scope(|scope| {
+        device.pause_at(FaultOp::Flush, 1);
+        let commit = scope.spawn(|| volume.commit_now().unwrap());
+        assert!(device.wait_until_held(|| commit.is_finished()));
+        with(&volume, |ops, root| {
+            (0..10).for_each(|j| ops.unlink(dirs[0], format!("f{j}").as_bytes()).unwrap());
+            ops.rmdir(root, b"d0").unwrap();
+        });
+        let at_first = mark();
+        // The next round begins once nobody is inside the gate.
+        let txn = Txn::enter(&volume);
+        device.go_on();
+        while count(&volume, "soft_rounds") == rounds {
+            std::thread::yield_now();
+        }
+        device.pause_at(FaultOp::Flush, 1);
+        txn.finish(Ok(())).unwrap();
+        assert!(device.wait_until_held(|| commit.is_finished()));
+        let marks = [at_first, mark()];
+        device.go_on();
+        commit.join().unwrap();
+        marks
+    });
+    assert_eq!(marks, [first, first]);
+    assert!(mark() > first && volume.soft().is_clean());
 }

@@ -1,13 +1,14 @@
 //! Entries: `diradd`, `mkdir` and `dirrem`, in blocks that are `pagedep` and `newdirblk`.
 //!
 //! Invariants
-//!   1. An entry shows only if the inode that it names lasts, with one link more than there are names that may then last.
+//!   1. An entry shows only if the inode that it names lasts, with one link more than there are names that may then last; or in a new block, which begins to be
+//!      reached together with the inode (`fill`).
 //!   2. It shows only in a unit that the size and the pointers of its directory cover, as they last ([`Judge::is_covered`]); and one for whose sake another
 //!      name may go only in a directory that is reached by what lasts ([`Judge::is_anchored`]).
 //!   3. An entry is gone only if no other name of its inode waits to be added, or the inode goes.
 //!   4. Of one directory no two entries of a name last.
 
-use super::{Judge, Place};
+use super::{Inode, Judge, Place};
 use crate::error::Result;
 use crate::order::facts::{self, Fact, Named};
 use crate::order::soft::pending::DIRECTORY;
@@ -74,13 +75,20 @@ impl Judge<'_> {
         if planted(Bug::SoftEntryEarly) {
             return Ok(true);
         }
-        let (lasting, current) = self.inodes(named.ino)?;
-        if !lasting.is_used() || lasting.raw().generation != current.raw().generation || !self.is_covered(place)? {
+        let is_filled = self.fills_name(named.ino, place);
+        let both = |ino| -> Result<(Inode, Inode)> {
+            let (lasting, current) = self.inodes(ino)?;
+            Ok(if is_filled { (current, current) } else { (lasting, current) })
+        };
+        let (lasting, current) = both(named.ino)?;
+        let has_begun = lasting.is_used() && lasting.raw().generation == current.raw().generation;
+        let may_be_reached = is_filled || self.is_marked(named.ino) && self.is_covered(place)?;
+        if !has_begun || !may_be_reached {
             return Ok(false);
         }
         let names = self.names(named.ino);
         if named.file_type == DIRECTORY {
-            let (parent, parent_now) = self.inodes(place.dir)?;
+            let (parent, parent_now) = both(place.dir)?;
             let subdirectories = self.subdirectories(place.dir);
             let more = subdirectories.removed + subdirectories.shown;
             let have = parent_now.raw().nlink.get().saturating_add(more).saturating_sub(subdirectories.added);
@@ -143,7 +151,8 @@ impl Judge<'_> {
                 break is_reached;
             }
             let (lasting, current) = self.inodes(at)?;
-            let lasts = lasting.is_used() && lasting.identity() == current.identity() && self.names(at).added == 0;
+            let is_there = lasting.is_used() && self.is_marked(at);
+            let lasts = is_there && lasting.identity() == current.identity() && self.names(at).added == 0;
             // Only damage makes a way come back to itself.
             if !way.insert(at.0) || !lasts {
                 break false;

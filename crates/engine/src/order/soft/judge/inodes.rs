@@ -1,7 +1,8 @@
 //! Inodes: `inodedep`, and `freefile` for those that end.
 //!
 //! Invariants
-//!   1. An inode begins only if its bit lasts as taken, and its block as one of the table's.
+//!   1. An inode begins only if its bit lasts as taken, and its block as one of the table's; or in a new block, behind the mark (`fill`). There it does not last for
+//!      anybody else, until the mark does ([`Judge::is_marked`]).
 //!   2. It ends only once no name of it lasts.
 //!   3. It shows no fewer links than there are names of it in memory, and names that are gone and last ([`Judge::shown_links`]).
 //!   4. A directory says that it has a name only once that name lasts, or while it has none that lasts, or with a note (`notes`).
@@ -10,11 +11,10 @@ use super::{Inode, Judge, Pending, inodes_of};
 use crate::error::Result;
 use crate::order::facts::{self, Fact, Part};
 use crate::planted::{Bug, planted};
-use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{RawInode, S_IFLNK};
 use myriad_format::table::INODE_SIZE;
-use myriad_format::unit::{UNIT_SIZE, UnitHeader};
-use myriad_format::{AgBlock, BlockKind, FsBlock, Ino};
+use myriad_format::unit::UnitHeader;
+use myriad_format::{FsBlock, Ino};
 
 /// One inode of a unit of a table, of which an image is made.
 pub(super) struct InodeUnit<'a> {
@@ -75,7 +75,7 @@ impl Judge<'_> {
         let (mut lasting, current) = self.inodes(ino)?;
         let links = lasting.raw().nlink.get().min(current.raw().nlink.get());
         RawInode::read_mut(&mut lasting.0).nlink.set(links);
-        let is_same = lasting.0 == current.0 && current.is_used();
+        let is_same = lasting.0 == current.0 && current.is_used() && self.is_marked(ino);
         let parent = Ino(current.raw().parent.get());
         Ok(is_same && (planted(Bug::SoftFsyncUnreached) || self.names(ino).added == 0 && self.is_anchored(parent)?))
     }
@@ -118,8 +118,9 @@ impl Judge<'_> {
         if !is.is_used() {
             return Ok(());
         }
-        let is_unsafe =
-            |fact: &&Fact| matches!(**fact, Fact::Pointer { new, .. } if new != 0 && !self.is_pointer_safe(new));
+        let is_filling = self.fills && inode.lasting.is_none();
+        let is_safe = |word| if is_filling { self.fills_pointer(inode.ino, word) } else { self.is_pointer_safe(word) };
+        let is_unsafe = |fact: &&Fact| matches!(**fact, Fact::Pointer { new, .. } if new != 0 && !is_safe(new));
         let unsafe_pointers: Vec<&Fact> = inode.found.iter().copied().filter(is_unsafe).collect();
         if let Some(born) = inode.part(|part| *part == Part::Born)
             && !self.may_begin(&inode, !unsafe_pointers.is_empty())?
@@ -149,17 +150,13 @@ impl Judge<'_> {
         let (place, slot) = self.geometry.locate(inode.ino).expect("an inode of a table");
         let ag = self.geometry.ag_of(place);
         let index = self.geometry.table_index(place, slot).expect("an inode of a table");
-        let header = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
-        let inode_blocks = |bytes: &[u8]| GroupHeader::read(bytes).inode_blocks.get();
-        let made = self.lasting(header, BlockKind::Group, 0..UNIT_SIZE, inode_blocks)?;
-        let end = self.geometry.table_start(ag) + made.unwrap_or(0);
         // A link without its target, and a file without its ACL, are no links and files.
         let raw = inode.raw();
         let is_whole = (raw.file_type() != S_IFLNK || !has_unsafe_pointers)
             && (raw.attribute_root().is_none() || self.may_have_attributes(inode.ino, raw)?);
-        Ok(is_whole
-            && self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index)
-            && self.geometry.ag_block_of(place).0 < end)
+        let is_filling = self.fills && inode.lasting.is_none();
+        let is_ready = || self.is_taken(ag.0, self.geometry.inode_bitmap_start(ag), index) && self.is_marked(inode.ino);
+        Ok(is_whole && (is_filling || is_ready()))
     }
 
     fn judge_identity(&self, inode: &mut InodeUnit<'_>) -> Result<()> {

@@ -7,7 +7,7 @@
 //! entry names it no more   it is to go, or all names that it has last; a directory: its identity, too
 //! entry names another one  if the new one is a directory that lasts by another name, or the old one a directory that lives by another: with their identities,
 //!                          and a note
-//! inode begins             its bit lasts as taken, its place in the table as initialised
+//! inode begins             its bit lasts as taken, its place in the table as initialised; in a new block of the table at once (`fill`)
 //! inode ends               no name of it lasts
 //! links                    as many as there are, and as names that are gone still last
 //! identity                 the entry that it says lasts, in a directory that is reached by what lasts; or no name of the directory does. Its old name is to
@@ -33,16 +33,19 @@
 //! | `sizes` | sizes of files and directories | of allocdirect, allocindir |
 //! | `pointers` | pointers in inodes and in blocks of pointers | allocdirect, allocindir, indirdep |
 //! | `bits` | what is taken, and what is made | bmsafemap, newblk |
+//! | `fill` | what new blocks show that nothing leads to | - |
 //!
 //! What is given back (freeblks, freefrag) is no fact of an image: `super::Freed` waits for it.
 //!
 //! Invariants
-//!   1. A fact shows only if all that it depends on lasted before the round. So a round may leave out any unit, and any of its sectors may be missing.
+//!   1. A fact shows only if all that it depends on lasted before the round. So a round may leave out any unit, and any of its sectors may be missing. What new
+//!      blocks show before that (`fill`), nothing that lasts leads to.
 //!   2. A unit of which something cannot be judged stays as it lasts.
 
 mod attributes;
 mod bits;
 mod entries;
+mod fill;
 mod inodes;
 mod notes;
 mod pointers;
@@ -76,6 +79,7 @@ struct Pending {
 }
 
 /// An inode of the table with its pointers.
+#[derive(Clone, Copy)]
 struct Inode([u8; INODE_SIZE]);
 
 impl Inode {
@@ -125,6 +129,13 @@ pub(super) struct Judge<'a> {
     /// Groups of whose table blocks are new, and whether blocks of groups are that make groups.
     new_tables: HashSet<u32>,
     has_new_groups: bool,
+    /// Groups whose header does not last as it is, and how many blocks of their tables it says are initialised, as it lasts.
+    marks: HashMap<u32, u32>,
+    /// New blocks show at once what is safe when the mark of their group shows. Inodes that new blocks of tables show like that, as they are, and the new blocks that
+    /// their pointers lead to (`fill`).
+    pub fills: bool,
+    filled: HashSet<u64>,
+    filled_blocks: HashSet<u64>,
     /// Two entries that exchange in this round what they name, or what is noted of one.
     exchange: Option<[ExchangedName; 2]>,
     /// What is known of directories: whether what lasts reaches them. Many names lie in one, and many directories below another.
@@ -156,6 +167,10 @@ impl<'a> Judge<'a> {
             old_maps: HashSet::new(),
             new_tables: HashSet::new(),
             has_new_groups: false,
+            marks: HashMap::new(),
+            fills: false,
+            filled: HashSet::new(),
+            filled_blocks: HashSet::new(),
             exchange: None,
             anchored: RefCell::default(),
             has_unnoted: false,
@@ -212,7 +227,12 @@ impl Judge<'_> {
             BlockKind::InodeTable if shadow.is_new => {
                 self.new_tables.insert(self.geometry.ag_of(FsBlock(block)).0);
             }
-            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => self.has_new_groups |= shadow.is_new,
+            BlockKind::Group | BlockKind::BlockBitmap | BlockKind::InodeBitmap => {
+                self.has_new_groups |= shadow.is_new;
+                if shadow.kind == BlockKind::Group {
+                    self.note_mark(block, shadow);
+                }
+            }
             _ => {}
         }
     }
@@ -338,7 +358,10 @@ impl Judge<'_> {
                 self.judge_entries(&place, &found, unit, lasting)?;
             }
             BlockKind::InodeTable => self.judge_inodes(block, number, &found, unit, lasting)?,
-            BlockKind::Pointers => self.judge_pointers(Ino(shadow.owner), &found, unit, lasting)?,
+            BlockKind::Pointers => {
+                let is_filled = self.filled_blocks.contains(&block.0);
+                self.judge_pointers(Ino(shadow.owner), is_filled, &found, unit, lasting)?;
+            }
             BlockKind::Group | BlockKind::Superblock if self.waits_for_new_blocks(block, shadow.kind) => {
                 for fact in &found {
                     facts::undo(unit, lasting, fact);

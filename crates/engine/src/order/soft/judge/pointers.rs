@@ -1,7 +1,8 @@
 //! Pointers: `allocdirect` in an inode, `allocindir` in a block of pointers, whose safe copy (`indirdep`) is its shadow.
 //!
 //! Invariants
-//!   1. A pointer shows only if each block of what it leads to lasts as taken, and what is in that block lasts, unless the pointer says that it is unwritten.
+//!   1. A pointer shows only if each block of what it leads to lasts as taken, and what is in that block lasts, unless the pointer says that it is unwritten;
+//!      or in a new block that nothing that lasts leads to (`fill`).
 //!   2. In a block of pointers a pointer of a directory ends only once the directory's size, as it lasts, does not cover it.
 
 use super::Judge;
@@ -17,6 +18,7 @@ impl Judge<'_> {
     pub(super) fn judge_pointers(
         &self,
         owner: Ino,
+        is_filled: bool,
         found: &[Fact],
         unit: &mut [u8],
         lasting: Option<&[u8]>,
@@ -27,7 +29,8 @@ impl Judge<'_> {
         let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
-            let may = !is_edge_open && if new == 0 { may_clear } else { self.is_pointer_safe(new) };
+            let is_safe = || if is_filled { self.fills_pointer(owner, new) } else { self.is_pointer_safe(new) };
+            let may = !is_edge_open && if new == 0 { may_clear } else { is_safe() };
             if !may {
                 facts::undo(unit, lasting, fact);
             }
