@@ -28,9 +28,9 @@ use crate::order::Look;
 use crate::order::moment::HeldMoment;
 use crate::types::{Cred, GivenBack, Node};
 use crate::volume::{Reason, Volume, transact};
-use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 use myriad_format::leftovers::{BlockCount, Leftovers, SurplusLinks};
+use myriad_format::{Corrupt, Ino};
 use zerocopy::little_endian::{I64, U32};
 
 /// Extents given back in one transaction.
@@ -104,11 +104,11 @@ pub(crate) fn give_back(held: HeldMoment, found: &Leftovers) -> Result<GivenBack
 fn free_place(volume: &Volume, ino: Ino) -> Result<bool> {
     transact(volume, 0, |txn| {
         let _lock = volume.lock_exclusive(ino);
-        match inode::is_empty(&txn.look, ino) {
-            Ok(false) => return Ok(false),
-            // The check has found no damage: this block of the table was not begun when its bits were.
-            Ok(true) | Err(Error::Corrupt(_)) => {}
-            Err(error) => return Err(error),
+        // A block of the table that was not begun when its bits were may hold anything, also inodes that a round has filled before power was lost.
+        let (block, slot) = volume.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
+        let has_begun = volume.group_of_inode(&txn.look, block, slot)?.is_some();
+        if has_begun && !inode::is_empty(&txn.look, ino)? {
+            return Ok(false);
         }
         volume.free_place(txn, ino)?;
         Ok(true)
