@@ -19,12 +19,14 @@ const STEP_BYTES: u64 = 512 << 20;
 /// What the machine may have more than was asked at the end of a cell: others come and go.
 const SLACK_BYTES: u64 = 64 << 20;
 
+/// What is available, in bytes, given what was taken.
+type Available = dyn Fn(&File) -> Result<u64>;
+
 /// Memory that is taken away until it is dropped.
 pub struct Reserve {
     taken: File,
     left_bytes: u64,
-    /// What is available, in bytes, given what was taken.
-    available: Box<dyn Fn(&File) -> Result<u64>>,
+    available: Box<Available>,
 }
 
 impl Reserve {
