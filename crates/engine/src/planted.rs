@@ -60,6 +60,7 @@ bugs! {
     SoftBlockLate "soft-block-late" "Soft updates: a pointer shows before the directory's block, or that of pointers, that it leads to.";
     SoftLinksLow "soft-links-low" "Soft updates: links are taken away before the names.";
     SoftLastName "soft-last-name" "Soft updates: the old name of a rename goes before the new one is there.";
+    SoftCutEarly "soft-cut-early" "Soft updates: a file that has no name any more gives up what it has while a name of it lasts.";
     SoftReuse "soft-reuse" "Soft updates: what is freed can be taken at once, though something still points to it.";
     SoftIdentity "soft-identity" "Soft updates: a directory says that it has a name which is not there yet.";
     SoftSize "soft-size" "Soft updates: a directory's size covers a block that is not mapped yet.";

@@ -219,7 +219,9 @@ fn a_mount_is_told_of_a_file_that_had_a_name_in_a_directory_without_one() {
         volume.fs.give_back(held, &report.leftovers).unwrap();
         assert_eq!(volume.session.stat("f").unwrap().nlink, 1, "{}", state.what);
         assert!(told.0.lock().unwrap().contains(&before.node()), "{}", state.what);
-        assert_eq!(close_and_check(volume).findings, [], "{}", state.what);
+        // Of `d` a block may last that its size does not cover yet.
+        let findings = close_and_check(volume).findings;
+        assert!(findings.iter().all(|finding| finding.is_leftover), "{}: {findings:?}", state.what);
     }
     assert!(looked_at > 0, "no state has such a directory");
 }

@@ -1,7 +1,7 @@
 //! A large tree is removed: the call returns without a write, and what the tree had counts as free, and can be had, before the device knows of it.
 
 use crate::recorded::{Volume, setup};
-use myriad_engine::{OpenOptions, Order};
+use myriad_engine::{OpenOptions, Order, RenameMode};
 use myriad_trials::setup::statfs_but_root;
 
 const MIB: usize = 1 << 20;
@@ -70,4 +70,28 @@ fn what_a_removed_tree_had_can_be_taken_at_once() {
     session.write("taken", vec![b'z'; 14 * MIB]).unwrap();
     volume.fs.sync().unwrap();
     assert_eq!(session.read("taken").unwrap(), vec![b'z'; 14 * MIB]);
+}
+
+/// What a rename replaces has its name until the new one lasts. What was given up of it meanwhile was gone at once: power loss left the name with neither
+/// the old content nor the new.
+#[test]
+fn a_replaced_file_gives_nothing_up_while_its_name_lasts() {
+    let setup = setup(Order::Soft, 1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    // Direct pointers, and a block of pointers.
+    let content = |byte| vec![byte; 40 << 10];
+    volume.session.write("old", content(b'o')).unwrap();
+    volume.session.write("new", content(b'n')).unwrap();
+    volume.fs.sync().unwrap();
+    let states = volume.states(|session| {
+        let old = session.open("old", OpenOptions::READ_WRITE).unwrap();
+        session.rename("new", "old", RenameMode::Replace).unwrap();
+        old.truncate(0).unwrap();
+        session.fs().sync().unwrap();
+    });
+    for state in &states {
+        state.check();
+        let found = state.open(&setup).session.read("old").unwrap();
+        assert!([b'o', b'n'].map(content).contains(&found), "{}: {} bytes", state.what, found.len());
+    }
 }

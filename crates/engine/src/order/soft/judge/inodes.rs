@@ -3,7 +3,7 @@
 //! Invariants
 //!   1. An inode begins only if its bit lasts as taken, and its block as one of the table's; or in a new block, behind the mark (`fill`). There it does not last for
 //!      anybody else, until the mark does ([`Judge::is_marked`]).
-//!   2. It ends only once no name of it lasts.
+//!   2. It ends only once no name of it lasts, and gives nothing up before.
 //!   3. It shows no fewer links than there are names of it in memory, and names that are gone and last ([`Judge::shown_links`]).
 //!   4. A directory says that it has a name only once that name lasts, or while it has none that lasts, or with a note (`notes`).
 
@@ -118,6 +118,15 @@ impl Judge<'_> {
         if !is.is_used() {
             return Ok(());
         }
+        if let Some(lasting) = inode.lasting
+            && self.must_stay_whole(inode.ino, is.raw())
+        {
+            let shown = self.shown_links(&inode);
+            let its = inode.at..inode.at + INODE_SIZE;
+            inode.unit[its.clone()].copy_from_slice(&lasting[its]);
+            inode.raw_mut().nlink.set(shown);
+            return Ok(());
+        }
         let is_filling = self.fills && inode.lasting.is_none();
         let is_safe = |word| if is_filling { self.fills_pointer(inode.ino, word) } else { self.is_pointer_safe(word) };
         let is_unsafe = |fact: &&Fact| matches!(**fact, Fact::Pointer { new, .. } if new != 0 && !is_safe(new));
@@ -143,6 +152,12 @@ impl Judge<'_> {
         let shown = self.shown_links(&inode);
         inode.raw_mut().nlink.set(shown);
         Ok(())
+    }
+
+    /// Whether a file that has no name any more is to stay as it lasts, because a name of it does. What it has is given up in several transactions
+    /// where that is much: a crash in between would leave the name with a part of it, in the place of which a rename has put another file.
+    pub(super) fn must_stay_whole(&self, ino: Ino, current: &RawInode) -> bool {
+        current.nlink.get() == 0 && self.names(ino).removed > 0 && !planted(Bug::SoftCutEarly)
     }
 
     /// Whether an inode may begin.

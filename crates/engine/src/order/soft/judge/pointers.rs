@@ -3,7 +3,8 @@
 //! Invariants
 //!   1. A pointer shows only if each block of what it leads to lasts as taken, and what is in that block lasts, unless the pointer says that it is unwritten;
 //!      or in a new block that nothing that lasts leads to (`fill`).
-//!   2. In a block of pointers a pointer of a directory ends only once the directory's size, as it lasts, does not cover it.
+//!   2. In a block of pointers a pointer of a directory ends only once the directory's size, as it lasts, does not cover it; that of a file without names
+//!      once no name of it lasts.
 
 use super::Judge;
 use crate::error::Result;
@@ -25,7 +26,8 @@ impl Judge<'_> {
     ) -> Result<()> {
         let (was, is) = self.inodes(owner)?;
         // What a directory's size covers must be mapped.
-        let may_clear = !is.raw().is_dir() || was.raw().size == is.raw().size;
+        let may_clear =
+            (!is.raw().is_dir() || was.raw().size == is.raw().size) && !self.must_stay_whole(owner, is.raw());
         let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
             let Fact::Pointer { new, .. } = *fact else { continue };
