@@ -101,9 +101,7 @@ impl Held {
             _thread: PhantomData,
         }
     }
-}
 
-impl Held {
     /// Gives the place up while `f` runs, and takes it again. No lock of a later rank is held. The caller then waits for the lock once more.
     pub fn lend(&self, f: impl FnOnce()) {
         #[cfg(debug_assertions)]

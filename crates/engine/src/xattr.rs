@@ -47,7 +47,7 @@ fn while_blocks(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsB
     for index in 0..usize::from(count) {
         let mut next = FsBlock::NONE;
         // A chain may have more blocks than there are frames.
-        let goes_on = look.volume.cache.pass_over(block, 1, BlockKind::Attributes, &mut |_, bytes| {
+        let goes_on = look.volume.cache.read_past(block, BlockKind::Attributes, |bytes| -> Result<bool> {
             header::verify_owner(bytes, block, ino.0)?;
             let raw = AttrBlockHeader::read(bytes);
             let length = raw.length.get() as usize;
@@ -56,7 +56,7 @@ fn while_blocks(look: &Look<'_>, ino: Ino, raw: &RawInode, mut f: impl FnMut(FsB
             }
             next = FsBlock(raw.next.get());
             Ok(f(block, &bytes[AttrBlockHeader::SIZE..AttrBlockHeader::SIZE + length]))
-        })?;
+        })??;
         if !goes_on {
             return Ok(());
         }

@@ -106,6 +106,16 @@ impl Cache {
         Ok(true)
     }
 
+    /// As [`Self::pass_over`], of one block.
+    pub fn read_past<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let (mut f, mut result) = (Some(f), None);
+        self.pass_over(block, 1, kind, &mut |_, bytes| {
+            result = f.take().map(|f| f(bytes));
+            Ok(true)
+        })?;
+        Ok(result.expect("one block is handed out once"))
+    }
+
     /// Brings a block that the log has changes for into the cache, whatever its kind. Inside the gate.
     pub fn fetch_recovered(&self, block: FsBlock) -> Result<()> {
         // The log holds a block's first granule whenever the block was made or changed kind; if it does not, the home

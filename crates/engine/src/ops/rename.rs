@@ -407,12 +407,9 @@ impl Ops<'_> {
     /// As [`Self::forget_name`], for a name that an inode has lost to another one, which the inode says by now: if it is a directory, others may have to walk up
     /// again (`ancestors`).
     fn forget_moved(&self, ends: &Ends<'_>, end: End<'_>, ino: Ino, raw: &RawInode) {
-        self.volume.names.forget(end.dir, end.name.hash, ino);
-        if raw.is_dir() || inode::is_link(raw) {
-            self.paths_changed();
-            if raw.is_dir() && !ends.is_same_dir() {
-                self.volume.directory_moves.fetch_add(1, Ordering::Release);
-            }
+        self.forget_name(end.dir, end.name, ino, raw);
+        if raw.is_dir() && !ends.is_same_dir() {
+            self.volume.directory_moves.fetch_add(1, Ordering::Release);
         }
     }
 

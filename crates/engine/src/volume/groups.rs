@@ -74,12 +74,7 @@ impl BlockRead for PastCache<'_> {
     }
 
     fn read<R>(&mut self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let (mut f, mut result) = (Some(f), None);
-        self.0.volume.cache.pass_over(block, 1, kind, &mut |_, bytes| {
-            result = f.take().map(|f| f(bytes));
-            Ok(true)
-        })?;
-        Ok(result.expect("one block is handed out once"))
+        self.0.volume.cache.read_past(block, kind, f)
     }
 }
 

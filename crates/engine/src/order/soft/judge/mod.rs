@@ -249,7 +249,8 @@ impl Judge<'_> {
         Pending { added: count.added, removed: count.removed, shown }
     }
 
-    /// A block as it is. One that could not be read lately is asked for again only if somebody else has brought it into the cache.
+    /// A block as it is. One that could not be read lately is asked for again only if somebody else has brought it into the cache. Behind the closed gate nobody
+    /// evicts, and there may be more directories on the way to the root than there are frames: so once they are few, it goes past the cache.
     fn read<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let volume = self.look.volume;
         let unreadable = &volume.soft().unreadable;
@@ -258,22 +259,7 @@ impl Judge<'_> {
         {
             return Err(error);
         }
-        self.read_now(block, kind, f).inspect_err(|error| unreadable.note(block, error, volume.ticks()))
-    }
-
-    /// As [`Self::read`], now. Behind the closed gate nobody evicts, and there may be more directories on the way to the root than there are frames. So once frames
-    /// are few, a block that is not in the cache is read past it.
-    fn read_now<R>(&self, block: FsBlock, kind: BlockKind, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let cache = &self.look.volume.cache;
-        if cache.has_room() {
-            return self.look.read(block, kind, f);
-        }
-        let (mut f, mut result) = (Some(f), None);
-        cache.pass_over(block, 1, kind, &mut |_, bytes| {
-            result = f.take().map(|f| f(bytes));
-            Ok(true)
-        })?;
-        Ok(result.expect("it was told of one block"))
+        volume.cache.read_past(block, kind, f).inspect_err(|error| unreadable.note(block, error, volume.ticks()))
     }
 
     /// A part of a block, of whole words, as it lasts; `None`: the block is new.
