@@ -70,7 +70,8 @@ fn directories_in_a_circle_end_a_walk() {
     let base = base("512, log");
     // Without an index, so that the entry alone decides.
     let later = ino_of(&base.image, "later");
-    for target in ["/", "later", "a"] {
+    // Also where the entry says that it is a file: a listing with attributes then looks the name up, and did not ask whose it was.
+    for (target, file_type) in ["/", "later", "a"].into_iter().flat_map(|target| [(target, 4), (target, 8)]) {
         let target = ino_of(&base.image, target);
         let image = change_block(&base, BlockKind::DirEntries, |_, bytes| {
             if BlockHeader::read(bytes).owner.get() != later.0 {
@@ -79,7 +80,7 @@ fn directories_in_a_circle_end_a_walk() {
             let other = |field: &Field| ![0, target.0].contains(&field.get(bytes));
             let Some(field) = named(bytes, "ino").into_iter().find(other) else { return false };
             field.set(bytes, target.0);
-            EntryHeader::read_mut(&mut bytes[field.at..]).file_type = 4;
+            EntryHeader::read_mut(&mut bytes[field.at..]).file_type = file_type;
             true
         });
         assert!(judge(&image).errors > 0, "the engine has to say that something is wrong");

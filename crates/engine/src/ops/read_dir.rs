@@ -75,8 +75,7 @@ impl Ops<'_> {
     fn stat_listed(&self, look: &Look<'_>, node: Node, entry: &DirEntry) -> Result<Stat> {
         let dir = Ino(node.ino);
         let _lock = self.volume.lock_shared(dir);
-        let (ino, child) = namei::find(look, dir, &inode::read_node(look, node)?, self.name(&entry.name))?;
-        Ok(self.stat_of(look, ino, &child))
+        self.stat_named(look, dir, &inode::read_node(look, node)?, self.name(&entry.name))
     }
 
     /// Adds what one stay inside the gate finds; where to go on, if that is not known to be the end.

@@ -11,11 +11,10 @@ use crate::wire::{
     NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OpenIn, OpenOut, OutHeader, ROOT, ReadIn, SetAttrIn,
     SetXattrIn, WRITE_CACHE, WriteIn, WriteOut, fattr, opcode,
 };
-use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice, PausingDevice};
 use myriad_engine::schedule::{self, Turns};
 use myriad_engine::{Cred, Errno, Fs, MkfsOptions, MountOptions, Order};
 use myriad_format::choices::Profile;
-use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::io::{self, PipeReader, Read};
@@ -449,33 +448,6 @@ fn a_file_that_is_being_freed_is_not_told_of() {
     assert!(told > 0 || !cfg!(debug_assertions), "they never met");
 }
 
-/// A device in memory that can have its readers wait.
-struct Slow {
-    base: MemoryDevice,
-    is_waiting: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Slow {
-    fn new(base: MemoryDevice) -> Self {
-        Self { base, is_waiting: Mutex::new(false), changed: Condvar::new() }
-    }
-
-    fn set_waiting(&self, is_waiting: bool) {
-        *self.is_waiting.lock() = is_waiting;
-        self.changed.notify_all();
-    }
-}
-
-impl BlockDevice for Slow {
-    myriad_device::pass_on!(base: size, alignment, discards, counters, write, write_many, flush, discard);
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.changed.wait_while(&mut self.is_waiting.lock(), |is_waiting| *is_waiting);
-        self.base.read(offset, buf)
-    }
-}
-
 /// After a crash of order `softdep` each RMDIR waits until all directories were looked at, on a disk for minutes. Two of them kept both threads
 /// of a mount waiting, and nobody took any request until then. Those waited, too, that had nothing to remove.
 #[test]
@@ -495,7 +467,7 @@ fn requests_are_answered_while_directories_wait_to_be_removed() {
         session.create(&format!("third/a file with a long name, number {i}"), 0o644).unwrap();
     }
     before.sync().unwrap();
-    let device = Arc::new(Slow::new(base.clone_image()));
+    let device = Arc::new(PausingDevice::new(base.clone_image()));
     let fs = Fs::open_device(device.clone(), None, options()).unwrap();
     assert!(fs.may_have_second_names());
     let (service, _reader) = serve(fs, &Options::default(), Agreement::default());
@@ -519,14 +491,15 @@ fn requests_are_answered_while_directories_wait_to_be_removed() {
         let (header, _) = OutHeader::read_from_prefix(&answer).unwrap();
         Ok::<_, io::Error>((header.unique, header.error))
     };
-    device.set_waiting(true);
+    // The search waits for its first read.
+    device.pause_at(FaultOp::Read, 1);
     ask(1, opcode::RMDIR, b"first\0");
     ask(2, opcode::RMDIR, b"second\0");
     ask(3, opcode::LOOKUP, b"second\0");
     let looked_up = answer();
     ask(4, opcode::RMDIR, b"missing\0");
     let missing = answer();
-    device.set_waiting(false);
+    device.go_on();
     assert_eq!(looked_up.expect("nobody serves"), (3, 0));
     assert_eq!(missing.expect("it waits"), (4, -Errno::NOENT.raw_os_error()));
     let mut removed = [answer().unwrap(), answer().unwrap()];
