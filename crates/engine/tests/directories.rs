@@ -1,7 +1,8 @@
 //! Large directories in a small cache: what one operation touches is bounded, however many blocks the directory has.
 
-use myriad_device::{CrashImages, MemoryDevice, RecordingDevice};
+use myriad_device::{BlockDevice, CrashImages, MemoryDevice, RecordingDevice};
 use myriad_engine::{Cred, Fs, Node, Session};
+use myriad_format::choices::Directory;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
@@ -82,6 +83,39 @@ fn a_large_directory_with_few_names_left_is_listed() {
 /// Names that leave no room for another one in a block, and more of them than a checkpoint of the least log has room for
 /// blocks that are forgotten.
 const LONG_NAMES: u32 = 8600;
+
+/// A listing with attributes looked up each further name of a file, which in a directory that is searched from the front is to read it all.
+#[test]
+fn further_names_are_listed_with_attributes_in_one_pass() {
+    for directory in [Directory::Slots, Directory::Linear] {
+        let names = 3 * NAMES / 50;
+        let mut setup = Setup::new(512, 64 << 20);
+        setup.choices.directory = directory;
+        setup.options.cache_size = 0;
+        setup.options.dirhash.is_on = Some(false);
+        let device = Devices::from(Arc::new(setup.format()));
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let dir = session.mkdir("d", 0o755).unwrap();
+        let file = session.create("f", 0o644).unwrap();
+        for i in 0..names {
+            session.link_at(file, dir, &[&name(i)[..], &[b'n'; 240]].concat()).unwrap();
+        }
+        fs.drop_caches().unwrap();
+        let before = device.main.counters().reads;
+        let (mut listed, mut cookie) = (0, 0);
+        loop {
+            let more = session.read_dir_plus_at(dir, cookie, 100).unwrap();
+            let Some((last, _)) = more.last() else { break };
+            cookie = last.cookie;
+            assert!(more.iter().all(|(_, stat)| stat.is_some_and(|stat| stat.nlink == names + 1)));
+            listed += more.len();
+        }
+        assert_eq!(listed, names as usize);
+        let reads = device.main.counters().reads - before;
+        assert!(reads < 8 * u64::from(names), "{directory:?}: {reads} reads for {names} names");
+    }
+}
 
 fn long_name(i: u32) -> Vec<u8> {
     format!("{i:0255}").into_bytes()

@@ -101,13 +101,7 @@ impl<'a> Ops<'a> {
         if name.bytes.len() > myriad_format::dir::NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        self.stat_named(look, dir, &raw, name)
-    }
-
-    /// The attributes of what a name names in a directory, which is locked.
-    #[inline]
-    fn stat_named(&self, look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Stat> {
-        let (ino, child) = namei::find(look, dir, raw, name)?;
+        let (ino, child) = namei::find(look, dir, &raw, name)?;
         inode::check_named(ino, &child, dir, |child| child.name_hash.get() == name.hash)?;
         Ok(self.stat_of(look, ino, &child))
     }

@@ -12,7 +12,7 @@ use crate::types::{DirEntry, FileType, Node, Stat};
 use myriad_format::Ino;
 use myriad_format::inode::RawInode;
 
-/// Entries whose inodes are read in one stay inside the gate: each may take a frame, and a name that has to be looked up three more.
+/// Entries whose inodes are read in one stay inside the gate: each may take a frame, and a name that has to be looked for up to three more.
 const STATS_AT_A_TIME: usize = crate::cache::FRAMES_UNASKED / 4;
 
 /// Which names are listed.
@@ -63,19 +63,45 @@ impl Ops<'_> {
                 from = self.list(&look, node, cookie, max, Which::Names, &mut entries)?;
             }
             if !entries.is_empty() {
-                // It may be listed, so what its names are may be told, whether or not it may be searched.
-                let stats = self.stats(node, &entries, |_| true, |look, entry| self.stat_listed(look, node, entry));
+                let stats = self.stats(
+                    node,
+                    &entries,
+                    |_| true,
+                    |look, first, stats| {
+                        let after = if first == 0 { cookie } else { entries[first - 1].cookie };
+                        self.stat_listed(look, node, after, &entries[first..first + stats.len()], stats);
+                    },
+                );
                 return Ok(entries.into_iter().zip(stats).collect());
             }
         }
         Ok(Vec::new())
     }
 
-    /// The attributes of a file by a further name, if a directory still has it.
-    fn stat_listed(&self, look: &Look<'_>, node: Node, entry: &DirEntry) -> Result<Stat> {
+    /// The attributes that are missing of entries listed after a cookie, of those that the directory still has: it is listed once more, for in some kinds to
+    /// look up each name is to read all of it. It may be listed, so what its names are may be told, whether or not it may be searched.
+    fn stat_listed(&self, look: &Look<'_>, node: Node, after: u64, entries: &[DirEntry], stats: &mut [Option<Stat>]) {
+        let is_missing = |(entry, stat): &(&DirEntry, &mut Option<Stat>)| is_file(entry) && stat.is_none();
+        let missing: Vec<_> = entries.iter().zip(stats).filter(is_missing).collect();
+        if missing.is_empty() {
+            return;
+        }
         let dir = Ino(node.ino);
         let _lock = self.volume.lock_shared(dir);
-        self.stat_named(look, dir, &inode::read_node(look, node)?, self.name(&entry.name))
+        let mut now = Vec::new();
+        if self.list(look, node, after, entries.len(), Which::Names, &mut now).is_err() {
+            return;
+        }
+        // While the directory is locked, what it names is its own.
+        for (entry, stat) in missing {
+            let ino = Ino(entry.ino);
+            if now.iter().any(|there| there.ino == entry.ino && there.name == entry.name)
+                && let Ok(raw) = inode::read(look, ino)
+                && inode::check_named(ino, &raw, dir, |raw| raw.name_hash.get() == self.name(&entry.name).hash).is_ok()
+            {
+                *stat = Some(self.stat_of(look, ino, &raw));
+            }
+        }
     }
 
     /// Adds what one stay inside the gate finds; where to go on, if that is not known to be the end.
@@ -125,17 +151,23 @@ impl Ops<'_> {
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
     ) -> Vec<Option<Stat>> {
-        self.stats(node, entries, wanted, |look, entry| self.lookup_inside(look, node, &entry.name))
+        self.stats(node, entries, &wanted, |look, first, stats| {
+            for (entry, stat) in entries[first..].iter().zip(stats) {
+                if stat.is_none() && wanted(entry) && is_file(entry) {
+                    *stat = self.lookup_inside(look, node, &entry.name).ok().filter(|stat| stat.ino == entry.ino);
+                }
+            }
+        })
     }
 
-    /// The attributes of those `wanted`: by the inode, if it says that this is its name, else, but of a directory, by `look_up`. Each inode may lie in a block of
-    /// its own, so this leaves the gate every few entries.
+    /// The attributes of those `wanted`: by the inode, if it says that this is its name, else by `others`, which is given what is known of a few entries and
+    /// the number of the first. Each inode may lie in a block of its own, so this leaves the gate between them.
     fn stats(
         &self,
         node: Node,
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
-        look_up: impl Fn(&Look<'_>, &DirEntry) -> Result<Stat>,
+        others: impl Fn(&Look<'_>, usize, &mut [Option<Stat>]),
     ) -> Vec<Option<Stat>> {
         let is_named = |entry: &DirEntry, raw: &RawInode| {
             let is_name = raw.parent.get() == node.ino && raw.name_hash.get() == self.name(&entry.name).hash;
@@ -145,8 +177,9 @@ impl Ops<'_> {
         // In one batch, which takes none of the frames that are kept for others.
         self.fetch_inodes(entries.iter().filter(|entry| wanted(entry)).map(|entry| Ino(entry.ino)));
         let mut stats = Vec::with_capacity(entries.len());
-        for (number, batch) in entries.chunks(STATS_AT_A_TIME).enumerate() {
-            if number > 0 {
+        for batch in entries.chunks(STATS_AT_A_TIME) {
+            let first = stats.len();
+            if first > 0 {
                 look.step_out();
             }
             let look = &look;
@@ -157,16 +190,16 @@ impl Ops<'_> {
             }
             for entry in batch {
                 let raw = if wanted(entry) { inode::read(look, Ino(entry.ino)).ok() } else { None };
-                let stat = match raw.filter(|raw| is_named(entry, raw)) {
-                    Some(raw) => Some(self.stat_of(look, Ino(entry.ino), &raw)),
-                    None if wanted(entry) && entry.file_type != FileType::Directory => {
-                        look_up(look, entry).ok().filter(|stat| stat.ino == entry.ino)
-                    }
-                    None => None,
-                };
-                stats.push(stat);
+                let raw = raw.filter(|raw| is_named(entry, raw));
+                stats.push(raw.map(|raw| self.stat_of(look, Ino(entry.ino), &raw)));
             }
+            others(look, first, &mut stats[first..]);
         }
         stats
     }
+}
+
+/// Whether an entry is of something that may have further names.
+fn is_file(entry: &DirEntry) -> bool {
+    entry.file_type != FileType::Directory
 }
