@@ -83,7 +83,8 @@ impl Engine {
     pub fn run(&mut self, step: &Step, now: i64) -> engine::Result<Answer> {
         self.setup.time.store(now, Ordering::Relaxed);
         let done = self.perform(step);
-        if self.setup.holds_back() && self.visits.percent(60) {
+        // A remount that failed has left none to visit.
+        if self.setup.holds_back() && self.visits.percent(60) && self.fs.is_some() {
             self.visit(now)?;
         }
         match done {

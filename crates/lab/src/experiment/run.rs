@@ -101,8 +101,8 @@ impl Experiment {
     /// Options of a suite's volumes, without the factors'.
     fn base(&self, suite: &Suite) -> myriad_engine::options::Options {
         let papers = (suite.cache_bytes as f64 * self.scale.0) as u64;
-        // Of a memory that all share, half; the kernel keeps names and inodes of a mount in the other.
-        let cache_bytes = self.memory_bytes.map_or(papers, |bytes| bytes / 2);
+        // Of a memory that all share, a third: in the rest the kernel keeps names and inodes of a mount, and the mount a table of them.
+        let cache_bytes = self.memory_bytes.map_or(papers, |bytes| bytes / 3);
         let mut options = base_options(cache_bytes.max(CACHE_BYTES_MIN));
         let profile = self.set.iter().filter(|(row, _)| row.name == "profile");
         let others = self.set.iter().filter(|(row, _)| row.name != "profile");
