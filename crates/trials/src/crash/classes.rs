@@ -222,7 +222,7 @@ pub fn runs(row: Row, class: Class, amount: Amount) -> Vec<RunId> {
         }
         Class::Two => (0..amount.pick(60, 1000, 0)).flat_map(|_| each(vec![any(), any()])).collect(),
         Class::Three => (0..amount.pick(15, 250, 27_000)).flat_map(|_| each(vec![any(), any(), any()])).collect(),
-        Class::Random => seeds(amount.pick(4, 24, 1600)),
+        Class::Random => seeds(amount.pick(2, 24, 1600)),
         Class::Aged => seeds(amount.pick(1, 4, 200)),
         Class::Unordered => seeds(amount.pick(3, 6, 100)),
     }
