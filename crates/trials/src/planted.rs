@@ -37,11 +37,12 @@ pub struct Finding {
 type Look = fn(Row) -> Vec<String>;
 
 /// Those who look, in this order: the cheapest first.
-const FINDERS: [(&str, Look); 8] = [
+const FINDERS: [(&str, Look); 9] = [
     ("sequences of one operation", |row| explore(runs(row, Class::One, Amount::Short))),
     ("threads that meet", |row| meet(row, 1..25)),
     ("faults", |row| inject(row, &campaign::Counts::default(), &[1, 2], 2, || false)),
     ("sequences of two operations", |row| explore(runs(row, Class::Two, Amount::Short))),
+    ("more faults", |row| inject(row, &campaign::Counts::default(), &[3, 4, 5, 6, 7, 8], 2, || false)),
     ("random runs", |row| explore(seeds(row, Class::Random, 60))),
     ("a checkpoint held", |row| {
         let held = |seed| hold_everywhere(row, seed, &Known::default(), &Counts::default()).err();
