@@ -14,13 +14,13 @@ macro_rules! bugs {
     ($($bug:ident $name:literal $sentence:literal;)*) => {
         /// A bug that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code))]
+        #[cfg_attr(not(any(feature = "planted-bugs", test)), allow(dead_code))]
         #[repr(u8)]
         pub enum Bug {
             $(#[doc = $sentence] $bug,)*
         }
 
-        #[cfg(feature = "planted-bugs")]
+        #[cfg(any(feature = "planted-bugs", test))]
         impl Bug {
             pub const ALL: &[Self] = &[$(Self::$bug),*];
 
@@ -108,4 +108,25 @@ pub(crate) fn planted(bug: Bug) -> bool {
 #[inline(always)]
 pub(crate) const fn planted(_: Bug) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page says of each bug what is wrong, and who finds it.
+    #[test]
+    fn each_is_in_the_documentation() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/testing.md")).unwrap();
+        let section = page.split("### Planted bugs").nth(1).and_then(|rest| rest.split("\n### ").next()).unwrap();
+        let rows: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("| `")).collect();
+        for bug in Bug::ALL {
+            let row = rows.iter().find(|row| row.starts_with(&format!("{}` |", bug.name())));
+            let row = row.unwrap_or_else(|| panic!("docs/testing.md says nothing of {}", bug.name()));
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            assert!(bug.sentence().contains(cells[1]), "{}: {} is not what is planted", bug.name(), cells[1]);
+            assert!(cells[2].len() > 3 && cells[3].len() > 3, "{}: who finds it, and as what", bug.name());
+        }
+        assert_eq!(rows.len(), Bug::ALL.len(), "a bug that there is no more");
+    }
 }

@@ -243,7 +243,9 @@ pub(super) fn depth(run: &RunId) -> Depth {
     };
     // A repair writes more than a recovery, and its states are few.
     let again_percent = if run.class == Class::Unordered { 10 } else { 2 };
-    Depth { bounds, again: FEW, again_percent, before_percent: 10, continue_percent: 3 }
+    // Of the states of one operation, which are few, more are worked on: some things show only then, such as bytes behind the end of a file.
+    let continue_percent = if run.class == Class::One { 12 } else { 3 };
+    Depth { bounds, again: FEW, again_percent, before_percent: 10, continue_percent }
 }
 
 /// Smallest log of blocks up to 4 KiB.
