@@ -1,7 +1,7 @@
 //! Large directories in a small cache: what one operation touches is bounded, however many blocks the directory has.
 
 use myriad_device::{BlockDevice, CrashImages, MemoryDevice, RecordingDevice};
-use myriad_engine::{Cred, Fs, Node, Session};
+use myriad_engine::{Cred, DirEntry, Fs, Node, Session, Stat};
 use myriad_format::choices::Directory;
 use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_silent;
@@ -16,17 +16,32 @@ fn name(i: u32) -> Vec<u8> {
 
 /// A volume with the smallest blocks and the smallest cache, and in it a directory `d` of many short names.
 fn large_directory() -> (Devices, Fs, Session, Node) {
-    let mut setup = Setup::new(512, 64 << 20);
+    directory_of(Setup::new(512, 64 << 20), (0..NAMES).map(name))
+}
+
+/// A volume with the smallest cache, and in it a directory `d` of these names, all of one file.
+fn directory_of(mut setup: Setup, names: impl Iterator<Item = Vec<u8>>) -> (Devices, Fs, Session, Node) {
     setup.options.cache_size = 0;
     let device = Devices::from(Arc::new(setup.format()));
     let fs = setup.open(device.clone()).unwrap();
     let session = fs.session(Cred::root());
     let dir = session.mkdir("d", 0o755).unwrap();
     let file = session.create("f", 0o644).unwrap();
-    for i in 0..NAMES {
-        session.link_at(file, dir, &name(i)).unwrap();
+    for name in names {
+        session.link_at(file, dir, &name).unwrap();
     }
     (device, fs, session, dir)
+}
+
+/// Lists a directory with attributes, `max` names at a time; each name has some.
+fn list_with_attributes(session: &Session, dir: Node, max: usize) -> Vec<(DirEntry, Stat)> {
+    let (mut listed, mut cookie) = (Vec::new(), 0);
+    loop {
+        let more = session.read_dir_plus_at(dir, cookie, max).unwrap();
+        let Some((last, _)) = more.last() else { return listed };
+        cookie = last.cookie;
+        listed.extend(more.into_iter().map(|(entry, stat)| (entry, stat.unwrap())));
+    }
 }
 
 /// An insertion went through the whole list of blocks with room, in one transaction: ENOMEM after its first change, which
@@ -66,23 +81,13 @@ fn a_large_directory_with_few_names_left_is_listed() {
     let listed: Vec<Vec<u8>> = session.read_dir("d").unwrap().map(|entry| entry.unwrap().name).collect();
     assert_eq!(listed, left);
     fs.drop_caches().unwrap();
-    let (mut listed, mut cookie) = (Vec::new(), 0);
-    loop {
-        let more = session.read_dir_plus_at(dir, cookie, 2).unwrap();
-        let Some((last, _)) = more.last() else { break };
-        cookie = last.cookie;
-        assert!(more.iter().all(|(_, stat)| stat.is_some()));
-        listed.extend(more.into_iter().map(|(entry, _)| entry.name));
-    }
+    let listed: Vec<Vec<u8>> =
+        list_with_attributes(&session, dir, 2).into_iter().map(|(entry, _)| entry.name).collect();
     assert_eq!(listed, left);
     drop(session);
     fs.close().unwrap();
     check_silent(&device).unwrap();
 }
-
-/// Names that leave no room for another one in a block, and more of them than a checkpoint of the least log has room for
-/// blocks that are forgotten.
-const LONG_NAMES: u32 = 8600;
 
 /// A listing with attributes looked up each further name of a file, which in a directory that is searched from the front is to read it all.
 #[test]
@@ -91,31 +96,21 @@ fn further_names_are_listed_with_attributes_in_one_pass() {
         let names = 3 * NAMES / 50;
         let mut setup = Setup::new(512, 64 << 20);
         setup.choices.directory = directory;
-        setup.options.cache_size = 0;
         setup.options.dirhash.is_on = Some(false);
-        let device = Devices::from(Arc::new(setup.format()));
-        let fs = setup.open(device.clone()).unwrap();
-        let session = fs.session(Cred::root());
-        let dir = session.mkdir("d", 0o755).unwrap();
-        let file = session.create("f", 0o644).unwrap();
-        for i in 0..names {
-            session.link_at(file, dir, &[&name(i)[..], &[b'n'; 240]].concat()).unwrap();
-        }
+        let (device, fs, session, dir) = directory_of(setup, (0..names).map(|i| [&name(i)[..], &[b'n'; 240]].concat()));
         fs.drop_caches().unwrap();
         let before = device.main.counters().reads;
-        let (mut listed, mut cookie) = (0, 0);
-        loop {
-            let more = session.read_dir_plus_at(dir, cookie, 100).unwrap();
-            let Some((last, _)) = more.last() else { break };
-            cookie = last.cookie;
-            assert!(more.iter().all(|(_, stat)| stat.is_some_and(|stat| stat.nlink == names + 1)));
-            listed += more.len();
-        }
-        assert_eq!(listed, names as usize);
+        let listed = list_with_attributes(&session, dir, 100);
         let reads = device.main.counters().reads - before;
+        assert_eq!(listed.len(), names as usize);
+        assert!(listed.iter().all(|(_, stat)| stat.nlink == names + 1));
         assert!(reads < 8 * u64::from(names), "{directory:?}: {reads} reads for {names} names");
     }
 }
+
+/// Names that leave no room for another one in a block, and more of them than a checkpoint of the least log has room for
+/// blocks that are forgotten.
+const LONG_NAMES: u32 = 8600;
 
 fn long_name(i: u32) -> Vec<u8> {
     format!("{i:0255}").into_bytes()

@@ -70,7 +70,7 @@ fn directories_in_a_circle_end_a_walk() {
     let base = base("512, log");
     // Without an index, so that the entry alone decides.
     let later = ino_of(&base.image, "later");
-    // Also where the entry says that it is a file: a listing with attributes then looks the name up, and did not ask whose it was.
+    // Also where the entry says that it is a file: a listing with attributes believed it, and did not ask whose the name was.
     for (target, file_type) in ["/", "later", "a"].into_iter().flat_map(|target| [(target, 4), (target, 8)]) {
         let target = ino_of(&base.image, target);
         let image = change_block(&base, BlockKind::DirEntries, |_, bytes| {

@@ -81,7 +81,7 @@ impl Ops<'_> {
     /// The attributes that are missing of entries listed after a cookie, of those that the directory still has: it is listed once more, for in some kinds to
     /// look up each name is to read all of it. It may be listed, so what its names are may be told, whether or not it may be searched.
     fn stat_listed(&self, look: &Look<'_>, node: Node, after: u64, entries: &[DirEntry], stats: &mut [Option<Stat>]) {
-        let is_missing = |(entry, stat): &(&DirEntry, &mut Option<Stat>)| is_file(entry) && stat.is_none();
+        let is_missing = |(entry, stat): &(&DirEntry, &mut Option<Stat>)| may_have_others(entry) && stat.is_none();
         let missing: Vec<_> = entries.iter().zip(stats).filter(is_missing).collect();
         if missing.is_empty() {
             return;
@@ -153,7 +153,7 @@ impl Ops<'_> {
     ) -> Vec<Option<Stat>> {
         self.stats(node, entries, &wanted, |look, first, stats| {
             for (entry, stat) in entries[first..].iter().zip(stats) {
-                if stat.is_none() && wanted(entry) && is_file(entry) {
+                if stat.is_none() && wanted(entry) && may_have_others(entry) {
                     *stat = self.lookup_inside(look, node, &entry.name).ok().filter(|stat| stat.ino == entry.ino);
                 }
             }
@@ -199,7 +199,7 @@ impl Ops<'_> {
     }
 }
 
-/// Whether an entry is of something that may have further names.
-fn is_file(entry: &DirEntry) -> bool {
+/// Whether an entry is of something that may have other names.
+fn may_have_others(entry: &DirEntry) -> bool {
     entry.file_type != FileType::Directory
 }
