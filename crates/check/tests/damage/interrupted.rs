@@ -17,12 +17,14 @@ use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode, S_IFLNK, S_IF
 use myriad_format::xattr::AttrHeader;
 use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
 use zerocopy::IntoBytes;
 
 /// Entries, directories, inodes and blocks of contents after a repair.
 pub fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
-    let options = Options { repair: true, scrub: true, now: 5, ..Options::default() };
+    let options = Options { repair: true, scrub: true, now: 5, threads: 1, ..Options::default() };
     let report = check(device, None, &options).expect("the volume can be repaired");
     assert!(report.is_sound(), "{}", remaining(&report));
     let totals = report.totals;
@@ -33,27 +35,36 @@ pub fn held(device: Arc<dyn BlockDevice>) -> [u64; 4] {
 pub type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
 
 /// Damages volumes in every way there is. `cut` repairs each and loses power, over and over, and that costs nothing that a
-/// whole repair would have kept.
-fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>)) {
-    let mut failed = Vec::new();
-    let mut cuts = 0;
+/// whole repair would have kept. As many shapes at a time as there are processors.
+fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>) + Sync) {
     // In the larger blocks units can be torn from each other.
-    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL, LINEAR, SLOTS] {
-        for case in cases(&shape) {
-            let sample = sample(shape);
-            (case.damage)(&sample);
-            let whole = held(Arc::new(sample.image.device.clone_image()));
-            cut(&sample.image.device, &mut |image, what| {
-                cuts += 1;
-                let after = held(image);
-                // A volume that looks whole again keeps its orphans for the engine.
-                if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                    let place = format!("{} ({}), {what}", case.name, shown(&shape));
-                    failed.push(format!("{place}: {after:?} instead of {whole:?}"));
-                }
-            });
+    let shapes = [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL, LINEAR, SLOTS];
+    let failed = Mutex::new(Vec::new());
+    let (next, cuts) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        while let Some(&shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for case in cases(&shape) {
+                let sample = sample(shape);
+                (case.damage)(&sample);
+                let whole = held(Arc::new(sample.image.device.clone_image()));
+                cut(&sample.image.device, &mut |image, what| {
+                    cuts.fetch_add(1, Ordering::Relaxed);
+                    let after = held(image);
+                    // A volume that looks whole again keeps its orphans for the engine.
+                    if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
+                        let place = format!("{} ({}), {what}", case.name, shown(&shape));
+                        failed.lock().unwrap().push(format!("{place}: {after:?} instead of {whole:?}"));
+                    }
+                });
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let (failed, cuts) = (failed.into_inner().unwrap(), cuts.into_inner());
     assert!(failed.is_empty(), "{} of {cuts} failed\n{}", failed.len(), failed.join("\n"));
     assert!(cuts > 1000, "{cuts}");
 }
@@ -90,8 +101,8 @@ fn kind(event: &Event) -> u32 {
     }
 }
 
-/// Repairs, with a power cut before each flush and at the end: of what was written since the flush before, all blocks of one
-/// kind are lost, or all of the others; or every other sector is.
+/// Repairs, with a power cut before each flush and at the end: of what was written since the flush before, nothing is lost, all blocks of
+/// one kind are, or all of the others; or every other sector is.
 pub fn cut_each_flush(device: &MemoryDevice, judge: &mut Judge<'_>) {
     let base = device.clone_image();
     let recorder = Arc::new(RecordingDevice::new(device.clone_image()));
@@ -101,13 +112,18 @@ pub fn cut_each_flush(device: &MemoryDevice, judge: &mut Judge<'_>) {
     let ends = (0..images.point_max()).filter(|&at| images.trace()[at] == Event::Flush).chain([images.point_max()]);
     for end in ends.collect::<Vec<_>>() {
         let events = &images.trace()[images.unflushed(end)];
-        for lost in kinds(events) {
-            for is_kept in [false, true] {
-                let keep = events.iter().map(|event| (kind(event) == lost) == is_kept);
-                let image = images.subset(end, keep, None).unwrap();
-                let what = format!("{lost:#x} {}, event {end}", if is_kept { "alone" } else { "lost" });
-                judge(Arc::new(image), what);
+        // What loses all is the end before; with two kinds, either alone is what the other one's loss leaves.
+        let mut seen = BTreeSet::from([vec![false; events.len()]]);
+        let mut keep = |arrives: &dyn Fn(&Event) -> bool, what: String| {
+            let keep: Vec<bool> = events.iter().map(arrives).collect();
+            if seen.insert(keep.clone()) {
+                judge(Arc::new(images.subset(end, keep, None).unwrap()), format!("{what}, event {end}"));
             }
+        };
+        keep(&|_| true, "all".into());
+        for lost in kinds(events) {
+            keep(&|event| kind(event) != lost, format!("{lost:#x} lost"));
+            keep(&|event| kind(event) == lost, format!("{lost:#x} alone"));
         }
         for parity in [0, 1] {
             let image = images.subset(end, [], None).unwrap();
