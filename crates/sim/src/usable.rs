@@ -24,7 +24,7 @@
 
 use crate::compare::{TreeEntry, text};
 use crate::crash::{ExchangedName, Found, History, judge_size};
-use crate::model::{Ino, Model, ROOT};
+use crate::model::{Ino, Inode, Model, ROOT};
 use crate::op::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,18 @@ impl Window<'_> {
     }
 
     fn children(&self, dir: Ino, name: &[u8]) -> BTreeSet<Ino> {
-        self.states.iter().filter_map(|state| Self::child(state, dir, name)).collect()
+        self.distinct(dir).filter_map(|inode| inode?.entries()?.get(name).copied()).collect()
+    }
+
+    /// The inode in all states; once where it is the same in some that follow each other.
+    fn distinct(&self, ino: Ino) -> impl Iterator<Item = Option<&Inode>> {
+        let mut all = self.states.iter().map(move |state| state.contains(ino).then(|| state.inode(ino)));
+        let mut before = None;
+        std::iter::from_fn(move || {
+            let next = all.by_ref().find(|&inode| before != Some(inode.map(std::ptr::from_ref)))?;
+            before = Some(next.map(std::ptr::from_ref));
+            Some(next)
+        })
     }
 
     /// Whether the inode was in some state as the entry shows it.
@@ -75,15 +86,9 @@ impl Window<'_> {
         self.states.iter().any(|state| is_like(state, ino, entry, self.times))
     }
 
-    /// Whether the inode had a name in every state.
+    /// Whether the inode had a name in every state: without one it has no links.
     fn always_named(&self, ino: Ino) -> bool {
-        self.states.iter().all(|state| {
-            state.contains(ino)
-                && (ino == ROOT
-                    || state.inodes().any(|(_, inode)| {
-                        inode.entries().is_some_and(|names| names.values().any(|&named| named == ino))
-                    }))
-        })
+        self.distinct(ino).all(|inode| inode.is_some_and(|inode| inode.nlink > 0))
     }
 
     /// Whether a name may be a directory's second one, which does not show: the directory had it in some state, and is found by another name.
@@ -327,15 +332,19 @@ fn all_there(
         let operations = window.oldest + 1..window.oldest + window.states.len();
         left.iter().any(|(index, (dir, other))| operations.contains(index) && (*dir, other) == (ino, name))
     };
+    let mut places: BTreeMap<Ino, Vec<&Vec<u8>>> = BTreeMap::new();
+    for (path, name) in met {
+        name.inos.iter().for_each(|&ino| places.entry(ino).or_default().push(path));
+    }
     let first = &window.states[0];
     for (ino, inode) in first.inodes().filter(|&(ino, _)| window.always_named(ino)) {
-        let places: Vec<&Vec<u8>> =
-            met.iter().filter(|(_, name)| name.inos.contains(&ino)).map(|(path, _)| path).collect();
-        if places.is_empty() {
+        let Some(places) = places.get(&ino) else {
             return Err(format!("inode {ino} of the model, {:?}, is lost", inode.kind));
-        }
+        };
         for name in inode.entries().into_iter().flat_map(BTreeMap::keys) {
-            if window.states.iter().any(|state| Window::child(state, ino, name).is_none()) {
+            let is_in =
+                |inode: Option<&Inode>| inode.and_then(Inode::entries).is_some_and(|names| names.contains_key(name));
+            if !window.distinct(ino).all(is_in) {
                 continue;
             }
             let children = window.children(ino, name);

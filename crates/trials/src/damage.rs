@@ -12,6 +12,7 @@ use crate::hostile::Field;
 use crate::hostile::bases::{self, Base, SHAPES};
 use crate::hostile::exercise::{Facts, Plan, examine};
 use crate::table::Row;
+use crate::threads::FAILURES_MAX;
 use crate::verdict::catch;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::{BlockKind, header};
@@ -19,7 +20,6 @@ use myriad_sim::rng::Rng;
 
 /// Blocks of each kind that are damaged field by field: the first, the last, and one between.
 const SITES: usize = 3;
-const FAILURES_MAX: usize = 3;
 
 /// What is done to a volume of this row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use crate::setup::{Setup, let_root_shrink, statfs_but_root};
 use crate::table::{Promise, Row};
 use crate::verdict::check_silent;
 use myriad_engine::{Allocation, Cred, Errno, Error, File, Fs, OpenOptions, Result, Session, StatFs, XattrMode};
+use myriad_format::choices::Directory;
 use myriad_sim::pattern;
 
 /// What a volume is filled with.
@@ -187,8 +188,10 @@ pub fn fill(
     block_size: u32,
     threads: usize,
 ) -> std::result::Result<u64, String> {
-    // Less where each operation waits for the device.
-    let size = if Promise::of(row.order) == Promise::Returned { 3 << 20 } else { 8 << 20 };
+    // Less where each operation waits for the device, or looks at all names that are there.
+    let is_searched = filling == Filling::Names && row.choices.directory == Directory::Linear;
+    let is_slow = is_searched || Promise::of(row.order) == Promise::Returned;
+    let size = if is_slow { 3 << 20 } else { 8 << 20 };
     let mut setup = Setup::of(row, block_size, size);
     setup.log_size = Some(512 << 10);
     // The volume is to be full, not the cache.

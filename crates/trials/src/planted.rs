@@ -66,7 +66,7 @@ fn explore(runs: Vec<RunId>) -> Vec<String> {
     // One failure is enough, and need not be small.
     let mut campaign = Campaign::default();
     (campaign.failures_max, campaign.shrink_runs) = (1, 0);
-    campaign.run(&runs, 2, || false)
+    campaign.run(&runs, 2, || false, |_| {})
 }
 
 fn replays(row: Row, message: &str) -> bool {

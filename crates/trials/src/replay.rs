@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicU64;
 /// Does the run of this name on volumes of this row again and answers its failures; `None` if there is no such run.
 pub fn replay(row: Row, name: &str) -> Option<Vec<String>> {
     if let Some(run) = RunId::named(row, name) {
-        return Some(Campaign::default().run(&[run], 1, || false));
+        return Some(Campaign::default().run(&[run], 1, || false, |_| {}));
     }
     if let Some(hold) = Hold::named(row, name) {
         return Some(hold.run().err().into_iter().collect());

@@ -1,7 +1,7 @@
 //! Everything once, and what came of it.
 
 use crate::crash::campaign::Campaign;
-use crate::crash::classes::{Amount, Class, runs, sequence_count};
+use crate::crash::classes::{Amount, Class, RunId, runs, sequence_count};
 use crate::crash::known::{Counts as CrashCounts, Known};
 use crate::crash::plan::Kind;
 use crate::damage;
@@ -13,6 +13,7 @@ use crate::model::{Compared, RUN};
 use crate::paused::{hold_everywhere, holds};
 use crate::schedules::meet_all;
 use crate::table::{Promise, Row};
+use crate::threads::{FAILURES_MAX, try_all};
 use crate::verdict::cpu_seconds;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,10 +112,10 @@ impl Report {
         let amount = plan.amount.of(&row);
         let name = row.name();
         let progress = |part: &str| (plan.progress)(&format!("{name}: {part}"));
-        for class in Class::of(Promise::of(row.order)) {
-            progress(class.sentence());
-            self.violations.extend(self.crashes.run(&runs(row, *class, amount), plan.threads, is_over));
-        }
+        // In one list: a class whose last run is long does not keep the other threads waiting.
+        let classes = Class::of(Promise::of(row.order)).iter();
+        let all: Vec<RunId> = classes.flat_map(|&class| runs(row, class, amount)).collect();
+        self.violations.extend(self.crashes.run(&all, plan.threads, is_over, |class| progress(class.sentence())));
         if holds(&row) {
             progress("checkpoints held");
             self.hold(row, amount, is_over);
@@ -126,17 +127,9 @@ impl Report {
         progress("faults");
         self.violations.extend(inject(row, &self.faults, &seeds(amount), plan.threads, is_over));
         progress("full volumes");
-        for fill in fills(row, amount) {
-            if is_over() {
-                break;
-            }
-            match fill.run() {
-                Ok(accepted) => self.filled = (self.filled.0 + 1, self.filled.1 + accepted),
-                Err(message) => self.violations.push(message),
-            }
-        }
+        self.fill(row, amount, plan.threads, is_over);
         progress("answers held against the model's");
-        self.compare(row, amount, is_over);
+        self.compare(row, amount, plan.threads, is_over);
         progress("every field at its limits");
         self.violations.extend(damage::all(row, amount, &mut self.damaged, is_over));
     }
@@ -154,16 +147,29 @@ impl Report {
         }
     }
 
-    fn compare(&mut self, row: Row, amount: Amount, is_over: &(dyn Fn() -> bool + Sync)) {
-        for seed in 1..=amount.pick(1, 2, 100) {
+    fn fill(&mut self, row: Row, amount: Amount, threads: usize, is_over: &(dyn Fn() -> bool + Sync)) {
+        let (filled, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
+        self.violations.extend(try_all(&fills(row, amount), threads, FAILURES_MAX, is_over, |_, fill| {
+            accepted.fetch_add(fill.run()?, Ordering::Relaxed);
+            filled.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }));
+        self.filled = (self.filled.0 + filled.into_inner(), self.filled.1 + accepted.into_inner());
+    }
+
+    fn compare(&mut self, row: Row, amount: Amount, threads: usize, is_over: &(dyn Fn() -> bool + Sync)) {
+        let run = |seed: u64| {
             let block_size = [4096, 512, 65536, 1024][seed as usize % 4];
             let way = if seed % 2 == 0 { Way::Path } else { Way::Mixed };
-            if is_over() {
-                break;
-            }
-            self.compared += 1;
-            self.violations.extend(Compared { row, block_size, way, seed }.run().err());
-        }
+            Compared { row, block_size, way, seed }
+        };
+        let runs: Vec<Compared> = (1..=amount.pick(1, 2, 100)).map(run).collect();
+        let compared = AtomicU64::new(0);
+        self.violations.extend(try_all(&runs, threads, FAILURES_MAX, is_over, |_, run| {
+            compared.fetch_add(1, Ordering::Relaxed);
+            run.run()
+        }));
+        self.compared += compared.into_inner();
     }
 
     /// Adds a line of JSON that another program printed: `images` mutated, of which `failures` did harm, `kinds_repaired` in

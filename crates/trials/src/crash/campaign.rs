@@ -3,15 +3,14 @@
 use super::classes::{Class, RunId, depth, steps, with_base};
 use super::explore::Explorer;
 use super::known::{Counts, Known};
+use crate::threads::{FAILURES_MAX, try_all};
 use crate::verdict::{catch, quietly};
 use myriad_sim::op::Step;
 use myriad_sim::shrink;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What all runs share.
 pub struct Campaign {
-    /// Failures after which it stops: the first few tell most.
+    /// Failures after which it stops.
     pub failures_max: usize,
     /// Runs that shrinking one failure may take.
     pub shrink_runs: usize,
@@ -23,7 +22,7 @@ pub struct Campaign {
 impl Default for Campaign {
     fn default() -> Self {
         let (judged, contents) = (Known::default(), Known::default());
-        Self { failures_max: 3, shrink_runs: 120, judged, contents, counts: Default::default() }
+        Self { failures_max: FAILURES_MAX, shrink_runs: 120, judged, contents, counts: Default::default() }
     }
 }
 
@@ -37,28 +36,21 @@ impl Campaign {
         Class::ALL.iter().map(|class| self.counts(*class).distinct()).sum()
     }
 
-    /// Does the runs on so many threads, until `is_over`; failures come shrunk, with the line that replays them.
-    pub fn run(&self, runs: &[RunId], threads: usize, is_over: impl Fn() -> bool + Sync) -> Vec<String> {
-        let next = AtomicUsize::new(0);
-        let failures = Mutex::new(Vec::new());
-        let work = || {
-            while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if is_over() {
-                    break;
-                }
-                if let Err(message) = self.attempt(run) {
-                    let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
-                    failures.push(message);
-                    if failures.len() >= self.failures_max {
-                        next.store(runs.len(), Ordering::Relaxed);
-                    }
-                }
+    /// Does the runs on so many threads, until `is_over`; failures come shrunk, with the line that replays them. `progress` is told where
+    /// a class begins.
+    pub fn run(
+        &self,
+        runs: &[RunId],
+        threads: usize,
+        is_over: impl Fn() -> bool + Sync,
+        progress: impl Fn(Class) + Sync,
+    ) -> Vec<String> {
+        try_all(runs, threads, self.failures_max, is_over, |number, run| {
+            if number == 0 || runs[number - 1].class != run.class {
+                progress(run.class);
             }
-        };
-        std::thread::scope(|scope| {
-            (0..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
-        });
-        failures.into_inner().unwrap_or_else(PoisonError::into_inner)
+            self.attempt(run)
+        })
     }
 
     fn attempt(&self, run: &RunId) -> Result<(), String> {

@@ -4,6 +4,7 @@ use super::run::{Fault, OPS, Outcome, Seen, run};
 use crate::crash::base::Base;
 use crate::crash::classes::{Amount, Shape, small};
 use crate::table::{Promise, Row};
+use crate::threads::{FAILURES_MAX, try_all};
 use crate::verdict::{catch, quietly};
 use myriad_device::{FaultKind, FaultOp, FaultSpan};
 use myriad_sim::generate::{Generator, Profile};
@@ -11,12 +12,10 @@ use myriad_sim::model::Model;
 use myriad_sim::op::Step;
 use myriad_sim::{sequences, shrink};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-const FAILURES_MAX: usize = 3;
 const SHRINK_RUNS: usize = 120;
 
 /// The kinds of fault, with the names the report has for them. None of a device: what is allocated is refused.
@@ -120,23 +119,7 @@ pub fn inject(
     threads: usize,
     is_over: impl Fn() -> bool + Sync,
 ) -> Vec<String> {
-    let next = AtomicUsize::new(0);
-    let failures = Mutex::new(Vec::new());
-    let work = || {
-        while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(message) = inject_one(row, counts, seed, &is_over) {
-                let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
-                failures.push(message);
-                if failures.len() == FAILURES_MAX {
-                    next.store(seeds.len(), Ordering::Relaxed);
-                }
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
-    });
-    failures.into_inner().unwrap_or_else(PoisonError::into_inner)
+    try_all(seeds, threads, FAILURES_MAX, &is_over, |_, &seed| inject_one(row, counts, seed, &is_over))
 }
 
 fn inject_one(row: Row, counts: &Counts, seed: u64, is_over: &impl Fn() -> bool) -> Result<(), String> {

@@ -38,6 +38,7 @@ use self::medium::Media;
 use self::script::{BLOCKS_MAX, Do, How, Shape, Timed, script};
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
+use crate::threads::try_all;
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_engine as engine;
 use myriad_engine::schedule;
@@ -615,25 +616,8 @@ pub fn meet_all(
     states: &AtomicU64,
     is_over: impl Fn() -> bool + Sync,
 ) -> Option<String> {
-    let next = AtomicU64::new(seeds.start);
-    let failure = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || is_over() {
-                        return;
-                    }
-                    if let Err(message) = (Meeting { row, seed }).run(states) {
-                        next.store(seeds.end, Ordering::Relaxed);
-                        failure.lock().expect("no panic under it").get_or_insert(message);
-                    }
-                }
-            });
-        }
-    });
-    failure.into_inner().expect("no panic under it")
+    let meetings: Vec<Meeting> = seeds.map(|seed| Meeting { row, seed }).collect();
+    try_all(&meetings, threads, 1, is_over, |_, meeting| meeting.run(states)).into_iter().next()
 }
 
 impl Meeting {
