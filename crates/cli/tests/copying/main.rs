@@ -18,6 +18,7 @@ use myriad_sim::rng::is_long;
 use rows::{ROWS, Row, SETUP};
 use std::io::Write;
 use std::process::Stdio;
+use std::sync::Mutex;
 
 /// One in so many rows is tried on a mounted volume, too, without `MYRIAD_LONG`.
 const MOUNTED_SHARE: usize = 7;
@@ -115,44 +116,60 @@ fn cp_does_what_cp_does_on_a_mounted_volume() {
     }
 }
 
-/// Tries one in `share` of the rows.
+/// Tries one in `share` of the rows, some at a time: most of what they take is waiting for the disk.
 fn judge(is_mounted: bool, share: usize) {
+    const AT_A_TIME: usize = 6;
     let only = std::env::var("MYRIAD_COPYING").ok();
-    let pattern = pattern();
-    let mut findings = Vec::new();
-    let is_chosen = |(number, row): &(usize, &Row)| match &only {
+    let is_chosen = |(number, row): &(usize, &'static Row)| match &only {
         Some(only) => row.line.contains(only.as_str()),
         None => number % share == 0,
     };
-    let is_root = rustix::process::geteuid().is_root();
-    for (_, row) in ROWS.iter().enumerate().filter(is_chosen) {
-        if row.is_for_root && !is_root {
-            println!("skipped: cp {}: not for another user than root", row.line);
-            continue;
+    let rows = Mutex::new(ROWS.iter().enumerate().filter(is_chosen).map(|(_, row)| row));
+    let pattern = pattern();
+    let findings = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let Some(row) = rows.lock().expect("no panic under it").next() else { break };
+            let found = compare(&pattern, row, is_mounted);
+            findings.lock().expect("no panic under it").extend(found);
         }
-        let expected = run(&pattern, row, Direction::Host, false);
-        let directions: &[Direction] = match row.is_inside {
-            true => &[Direction::Inside],
-            false => &[Direction::In, Direction::Out, Direction::Inside],
-        };
-        for &direction in directions {
-            let found = run(&pattern, row, direction, is_mounted);
-            assert!(!found.answer.err.contains("panicked"), "{}: {:?}", row.line, found.answer);
-            let mut differences = Vec::new();
-            if found.is_ok != expected.is_ok {
-                differences.push(format!("ended with {}, cp with {}", found.answer.code, expected.answer.code));
-            }
-            if found.told != expected.told && !row.is_untold {
-                differences.push(format!("printed {:#?}, cp {:#?}", found.told, expected.told));
-            }
-            differences.extend(look::compare(&expected.tree, &found.tree));
-            if !differences.is_empty() {
-                let said = (found.answer.err.trim_end(), expected.answer.err.trim_end());
-                findings.push(format!("cp {} ({direction:?}): {}\n{said:?}", row.line, differences.join("\n    ")));
-            }
+    };
+    std::thread::scope(|scope| {
+        (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work)));
+    });
+    let findings = findings.into_inner().expect("no panic under it");
+    assert!(findings.is_empty(), "\n{}", findings.join("\n\n"));
+}
+
+/// Does a row in all directions; what differs from what cp(1) does.
+fn compare(pattern: &Place, row: &Row, is_mounted: bool) -> Vec<String> {
+    if row.is_for_root && !rustix::process::geteuid().is_root() {
+        println!("skipped: cp {}: not for another user than root", row.line);
+        return Vec::new();
+    }
+    let expected = run(pattern, row, Direction::Host, false);
+    let directions: &[Direction] = match row.is_inside {
+        true => &[Direction::Inside],
+        false => &[Direction::In, Direction::Out, Direction::Inside],
+    };
+    let mut findings = Vec::new();
+    for &direction in directions {
+        let found = run(pattern, row, direction, is_mounted);
+        assert!(!found.answer.err.contains("panicked"), "{}: {:?}", row.line, found.answer);
+        let mut differences = Vec::new();
+        if found.is_ok != expected.is_ok {
+            differences.push(format!("ended with {}, cp with {}", found.answer.code, expected.answer.code));
+        }
+        if found.told != expected.told && !row.is_untold {
+            differences.push(format!("printed {:#?}, cp {:#?}", found.told, expected.told));
+        }
+        differences.extend(look::compare(&expected.tree, &found.tree));
+        if !differences.is_empty() {
+            let said = (found.answer.err.trim_end(), expected.answer.err.trim_end());
+            findings.push(format!("cp {} ({direction:?}): {}\n{said:?}", row.line, differences.join("\n    ")));
         }
     }
-    assert!(findings.is_empty(), "\n{}", findings.join("\n\n"));
+    findings
 }
 
 /// What the host has at the end of a link of the volume is not meant, also where the kernel shows the volume to everybody.
