@@ -214,13 +214,9 @@ pub trait BlockStore: BlockRead {
         owner: u64,
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R>;
-    /// Forgets a block that was metadata and is being freed: nothing of what it holds is written any more.
+    /// Forgets a block that was metadata and is being freed: nothing of what it holds is written any more. Who still holds the number of an
+    /// inode in it does not find there again what the device has of it.
     fn forget(&mut self, block: FsBlock);
-    /// As [`Self::forget`], for a block of inodes. Who still holds one of its numbers must not find there again what the
-    /// device has of it.
-    fn forget_inodes(&mut self, block: FsBlock) {
-        self.forget(block);
-    }
 }
 
 /// A block that is to become metadata, and where it comes from: that decides how the order in force may write it.

@@ -39,14 +39,19 @@ fn look(devices: &Devices) -> Result<Report, String> {
     check(devices.main.clone(), devices.log.clone(), &options).map_err(|error| format!("check: {error}"))
 }
 
-/// Makes a file `size` bytes long, which is no less than it has. What it gains must read as zeros; where the first byte is that does not.
-pub fn grow(session: &Session, path: &(impl AsPath + ?Sized), size: u64) -> myriad_engine::Result<Option<u64>> {
+/// Makes a file `size` bytes long, which is no less than it has. All from byte `end` on, to which it was written, must read as zeros, whether
+/// it is gained now or was before; where the first byte is that does not.
+pub fn grow(
+    session: &Session,
+    path: &(impl AsPath + ?Sized),
+    end: u64,
+    size: u64,
+) -> myriad_engine::Result<Option<u64>> {
     let file = session.open(path, OpenOptions::READ_WRITE)?;
-    let before = file.stat()?.size;
     file.truncate(size)?;
-    let mut gained = vec![0xee; (size - before) as usize];
-    file.read_at(&mut gained, before)?;
-    Ok(first_not_zero(&gained).map(|at| before + at as u64))
+    let mut gained = vec![0xee; (size - end) as usize];
+    file.read_at(&mut gained, end)?;
+    Ok(first_not_zero(&gained).map(|at| end + at as u64))
 }
 
 /// As [`check_usable`]; and a check may repair what power loss has left. Whether there was anything.

@@ -42,8 +42,8 @@ pub(super) struct State {
     pub asked: usize,
     /// Clock hand: the next frame to consider.
     pub hand: u32,
-    /// Blocks of inodes that were given back and have not been made anew as metadata. What the device has of them may be
-    /// older than their inodes' end.
+    /// Blocks of metadata that were freed and have not been made anew as metadata. What the device has of them may be inodes as they were
+    /// before their end.
     pub barred: BlockSet,
     pub directories: Directories,
     /// Blocks evicted in this sweep that were read ahead and never asked for.

@@ -317,9 +317,14 @@ impl Cache {
         Ok(self.frame(index))
     }
 
-    /// From here on the block is not read as metadata until it is made anew.
-    pub fn bar(&self, block: FsBlock) {
+    /// Kills the frame of a block of metadata that is freed, as [`Self::kill`] does, and bars the block: until it is made anew it is not read as
+    /// metadata. What the device has there may be older than what the frame had, whatever became of the block in between: inodes that were given
+    /// back, and whose block was something else for a while.
+    pub fn forget(&self, block: FsBlock) -> Option<Lsn> {
+        // First: whoever read it from the device before has a frame, which is killed; whoever finds that frame dead finds the bar.
         self.state.lock().barred.insert(block.0, 1, |_, _| {});
+        schedule::pause();
+        self.kill(block)
     }
 
     /// Kills the frame of a block; until the state is let go of, there is none. Whoever looks without a lock, or reads ahead,
@@ -350,7 +355,6 @@ impl Cache {
     /// Marks the frame of a block as dead, if it has one. Returns the log position its unhomed changes need.
     pub fn kill(&self, block: FsBlock) -> Option<Lsn> {
         let mut needed = None;
-        let mut was_fresh = false;
         if let Some(index) = self.find(block) {
             let bytes = self.arena.write(index);
             let header = self.arena.header(index);
@@ -358,13 +362,9 @@ impl Cache {
             header.mask.store(0, Ordering::Relaxed);
             header.unhomed.clear();
             let clear = !(flag::FRESH | flag::DATA_DIRTY | flag::CHANGED_AGAIN);
-            was_fresh = header.flags.fetch_and(clear, Ordering::Relaxed) & flag::FRESH != 0;
+            header.flags.fetch_and(clear, Ordering::Relaxed);
             header.flags.fetch_or(flag::DEAD, Ordering::Release);
             drop(bytes);
-        }
-        if was_fresh {
-            // The device has never heard of it: what it has there may be inodes that were given back.
-            self.bar(block);
         }
         if self.has_overlay() {
             let mut overlay = self.overlay.write();

@@ -247,7 +247,7 @@ impl Chunks {
                 *hint = hint.filter(|hint| !(start..start + count).contains(&hint.0));
             }
             for block in start..start + u32::from(chunk.initialised) {
-                store.forget_inodes(blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(block)));
+                store.forget(blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(block)));
             }
             freed.push((blocks.pool.geometry.fs_block(blocks.pool.ag, AgBlock(start)), count));
             left -= 1;

@@ -558,14 +558,8 @@ impl BlockStore for Txn<'_> {
         // Under the lock: the checkpointer, which works out how far the log's tail may move, sees the block's unhomed
         // changes either in its frame or among what was forgotten.
         let mut freed = volume.epoch.freed.lock();
-        let needed = volume.cache.kill(block);
+        let needed = volume.cache.forget(block);
         freed.forgotten.add(block, needed);
-    }
-
-    fn forget_inodes(&mut self, block: FsBlock) {
-        // First: whoever reads it from the device before has a frame, which is killed.
-        self.volume().cache.bar(block);
-        self.forget(block);
     }
 }
 

@@ -524,14 +524,15 @@ fn judge_usable(setup: &Setup, history: &History, point: usize, devices: &Device
     Ok(found)
 }
 
-/// Makes each file as long as its last block: what comes into view of it is zeros. That takes no room, so it is done in each state.
+/// Makes each file as long as the last block that it had in `tree`: from the end that it had there on all is zeros, also where it is longer by
+/// now. That takes no room, so it is done in each state.
 fn grow_in_last_blocks(setup: &Setup, engine: &Engine, tree: &[TreeEntry]) -> Result<(), String> {
     let block = u64::from(setup.block_size);
     let session = engine.root();
     for entry in tree.iter().filter(|entry| entry.stat.kind == FileKind::File && entry.stat.flags == 0) {
         let (end, name) = (entry.stat.size.next_multiple_of(block), text(&entry.path));
         let say = |error: Error| format!("{name}: growing in its last block: {error}");
-        if let Some(at) = grow(&session, &entry.path, end).map_err(say)? {
+        if let Some(at) = grow(&session, &entry.path, entry.stat.size, end).map_err(say)? {
             return Err(format!("{name}: grown in its last block, byte {at} is not zero"));
         }
     }
@@ -548,8 +549,8 @@ fn go_on(setup: &Setup, devices: &Devices, judge: fn(&Devices) -> Result<(), Str
     // The generator may have made the root immutable.
     session.set_attr("/", SetAttr { flags: Some(0), ..SetAttr::default() }).map_err(say)?;
     for entry in tree.iter().filter(|entry| entry.stat.kind == FileKind::File && entry.stat.flags == 0) {
-        let longer = contents[&entry.stat.ino].size() + 9000;
-        match grow(&session, &entry.path, longer) {
+        let end = contents[&entry.stat.ino].size();
+        match grow(&session, &entry.path, end, end + 9000) {
             Ok(None) => {}
             Ok(Some(at)) => return Err(format!("{}: grown, byte {at} is not zero", text(&entry.path))),
             // The zeros in a last block that has a checksum go to a new block.

@@ -88,7 +88,8 @@ impl Worker<'_> {
         let session = fs.session(Cred::root());
         let most = (BLOCKS_MAX + 1) * u64::from(self.table.setup.block_size);
         for path in self.files.iter().flatten().filter_map(|owned| owned.path.as_ref()) {
-            match grow(&session, path, most) {
+            let grown = session.stat(path).and_then(|stat| grow(&session, path, stat.size, most));
+            match grown {
                 // Its name was not synced.
                 Ok(None) | Err(Error::Refused(Errno::NOENT)) => {}
                 Ok(Some(at)) => return Err(format!("{path}: grown to {most} bytes, byte {at} is not zero")),
