@@ -3,7 +3,9 @@
 mod recorded;
 
 use myriad_device::{Event, MemoryDevice};
-use myriad_engine::{Allocation, Clock, Cred, Error, Fs, MountOptions, OpenOptions, Order, RenameMode, options};
+use myriad_engine::{
+    Allocation, Clock, Cred, Error, Fs, MountOptions, OpenOptions, Order, RenameMode, XattrMode, options,
+};
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::setup::Setup;
 use recorded::{Volume, states};
@@ -345,6 +347,50 @@ fn the_background_thread_visits() {
     assert!(is_there, "nothing happened in 10 s");
 }
 
+/// A file whose content had been written over in place, and which a rename then put in the place of another one, showed there with what it
+/// had before that: names become due before data.
+#[test]
+fn a_file_shows_in_anothers_place_with_what_was_written_over_it() {
+    let mut timed = Timed::new(setup());
+    timed.volume.session.write("first/new", [1; BLOCK]).unwrap();
+    timed.volume.fs.sync().unwrap();
+    let file = timed.volume.session.open("first/new", OpenOptions::READ_WRITE).unwrap();
+    file.write_at(&[2; BLOCK], 0).unwrap();
+    timed.volume.session.rename("first/new", "first/0", RenameMode::Replace).unwrap();
+    let mut last = Vec::new();
+    for second in 1..=70 {
+        timed.visit();
+        last = timed.after_power_loss().session.read("first/0").unwrap();
+        assert!(last == b"content" || last == [2; BLOCK], "second {second}: {} bytes of {}", last.len(), last[0]);
+    }
+    assert!(last == [2; BLOCK]);
+}
+
+/// A link lost its target: an attribute took its place in the inode, and showed before the block with the target was written.
+#[test]
+fn a_link_keeps_its_target_while_an_attribute_takes_its_place() {
+    for is_removed in [false, true] {
+        let mut timed = Timed::new(setup());
+        let (volume, target) = (&timed.volume, [b't'; 28]);
+        volume.session.symlink(&target, "first/link").unwrap();
+        volume.session.set_xattr("first/0", b"user.x", b"value", XattrMode::Set).unwrap();
+        volume.fs.sync().unwrap();
+        let node = volume.session.lstat("first/link").unwrap().node();
+        volume.session.set_xattr_node(node, b"trusted.x", &[3; 600], XattrMode::Set).unwrap();
+        if is_removed {
+            volume.session.remove_xattr_node(node, b"trusted.x").unwrap();
+        }
+        for second in 1..=70 {
+            timed.visit();
+            let found = timed.after_power_loss().session.readlink("first/link");
+            assert_eq!(found.ok().as_deref(), Some(&target[..]), "second {second}");
+        }
+        let after = timed.after_power_loss();
+        let node = after.session.lstat("first/link").unwrap().node();
+        assert_eq!(after.session.get_xattr_node(node, b"trusted.x").is_ok(), !is_removed);
+    }
+}
+
 /// Any operations, with visits at any times, and clocks that jump: what power loss may leave is usable, and has what was synced.
 #[test]
 fn power_loss_between_visits() {
@@ -369,7 +415,7 @@ fn power_loss_between_visits() {
                 4 => session.rename(&one, &two, RenameMode::Replace),
                 5 => session.link(&one, &two),
                 6 => session.mkdir(&format!("{one}d"), 0o755).map(drop),
-                7 => session.set_xattr(&one, b"user.x", &vec![3; 1 + rng.index(900)], myriad_engine::XattrMode::Set),
+                7 => session.set_xattr(&one, b"user.x", &vec![3; 1 + rng.index(900)], XattrMode::Set),
                 _ => session.rmdir(&format!("{one}d")),
             };
             if rng.percent(60) {

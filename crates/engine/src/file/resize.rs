@@ -14,7 +14,7 @@ use crate::map::{self, Mapping};
 use crate::ops::free_range;
 use crate::placement;
 use crate::types::{AllocateMode, Cred};
-use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving};
+use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving, transact_reaching};
 use myriad_format::FileBlock;
 use myriad_format::extent::Extent;
 use myriad_format::inode::S_IFREG;
@@ -188,14 +188,15 @@ fn allocate_locked(
     match mode {
         AllocateMode::Extend | AllocateMode::KeepSize => {
             let promised = promise_holes(volume, file, start, end, false)?;
-            fill_holes(volume, file, data, start, end, promised)?;
+            fill_holes(volume, file, data, start..end, promised, Share::Common)?;
         }
         AllocateMode::Punch => punch(volume, file, data, start, end)?,
         AllocateMode::Zero { .. } => {
             // Before anything goes: without room for it all, the content stays.
             let promised = promise_holes(volume, file, start, end, true)?;
             punch(volume, file, data, start, end).inspect_err(|_| volume.unreserve(promised))?;
-            fill_holes(volume, file, data, start, end, promised)?;
+            // The content is gone: what others have taken since must not be in the way.
+            fill_holes(volume, file, data, start..end, promised, Share::Last)?;
         }
     }
     let grows = matches!(mode, AllocateMode::Extend | AllocateMode::Zero { keep_size: false });
@@ -208,8 +209,8 @@ fn allocate_locked(
 }
 
 /// Promises blocks for the holes of a range of bytes: all or nothing, as far as that can be known. With `punched`, also
-/// for the blocks that lie in it as a whole, which will be holes first; what they free, a checkpoint must give back.
-/// How many; ENOSPC if there are not so many.
+/// for the blocks that lie in it as a whole, which will be holes first, and for what the map may take then; what they free, a checkpoint must
+/// give back. How many; ENOSPC if there are not so many.
 fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punched: bool) -> Result<u64> {
     let block_size = volume.cache.block_size() as u64;
     let mut at = FileBlock(offset / block_size);
@@ -218,7 +219,7 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
         return Err(Errno::NOSPC.into());
     }
     let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
-    let mut wanted = 0;
+    let mut wanted = if punched { MAP_BLOCKS } else { 0 };
     // With fragments, a file block of which one is wanted may take a whole block: the run that it has may have to move. It is promised once.
     let fragments = u64::from(volume.geometry.fragments());
     let mut promised_to = 0;
@@ -259,17 +260,17 @@ fn fill_holes(
     volume: &Volume,
     file: &Arc<OpenFile>,
     data: &mut FileData,
-    offset: u64,
-    end: u64,
+    range: Range<u64>,
     mut promised: u64,
+    share: Share,
 ) -> Result<()> {
     let block_size = volume.cache.block_size() as u64;
-    let mut at = FileBlock(offset / block_size);
-    let last = FileBlock(end.div_ceil(block_size));
+    let mut at = FileBlock(range.start / block_size);
+    let last = FileBlock(range.end.div_ceil(block_size));
     let mut after = None;
     while at < last {
         let mut must_move = None;
-        let filled = transact(volume, MAP_BLOCKS, |txn| {
+        let filled = transact_reaching(volume, MAP_BLOCKS, share, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
             let next = match map::lookup(&mut &txn.look, &raw, file.ino, at)? {
@@ -454,12 +455,12 @@ mod tests {
             volume.unreserve(promised);
             promised
         };
-        assert_eq!(promised(2560, 4096), 8);
-        assert_eq!(promised(2560, 8192), 16);
-        assert_eq!(promised(0, 12 << 10), 24);
+        assert_eq!(promised(2560, 4096), MAP_BLOCKS + 8);
+        assert_eq!(promised(2560, 8192), MAP_BLOCKS + 16);
+        assert_eq!(promised(0, 12 << 10), MAP_BLOCKS + 24);
         // Each of them once, though its fragments are some mapped and some not.
         punch(&volume, &file, &mut file.data.write(), 6144, 7168).unwrap();
-        assert_eq!(promised(0, 12 << 10), 24);
+        assert_eq!(promised(0, 12 << 10), MAP_BLOCKS + 24);
     }
 
     /// Making a hole dropped the pages in it before its transaction began. That was refused for want of room on the host, and what
@@ -494,5 +495,36 @@ mod tests {
         let (before, rest) = bytes.split_at(100);
         let (hole, after) = rest.split_at(12_000 - 100);
         assert!(before.iter().chain(after).all(|&byte| byte == 2) && hole.iter().all(|&byte| byte == 0));
+    }
+
+    /// Zeroing made a hole of what it covered, and then found no room to fill it: the blocks of the map had not been promised. What was there was
+    /// gone, though the caller was told that there was no space.
+    #[test]
+    fn zeroing_that_is_refused_leaves_the_content() {
+        let mut refused = 0;
+        for left in 0..40 {
+            let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+            let file = testing::new_file(&volume, b"file");
+            delalloc::write(&volume, &Cred::root(), &file, &[1; 3 << 12], 0, false, false).unwrap();
+            delalloc::flush(&volume, &file).unwrap();
+            volume.commit_now().unwrap();
+            let mut taken = volume.statfs().available_blocks;
+            volume.reserve(taken, Share::Common).unwrap();
+            while volume.reserve(1, Share::Common).is_ok() {
+                taken += 1;
+            }
+            volume.unreserve(left);
+            let zeroed = allocate(&volume, &Cred::root(), &file, AllocateMode::Zero { keep_size: true }, 0, 3 << 12);
+            let mut bytes = [9; 3 << 12];
+            super::super::read(&volume, &file, &mut bytes, 0, false).unwrap();
+            match zeroed {
+                Ok(()) => assert!(bytes == [0; 3 << 12], "{left} left"),
+                Err(Error::Refused(Errno::NOSPC)) => assert!(bytes == [1; 3 << 12], "{left} left"),
+                Err(error) => panic!("{left} left: {error}"),
+            }
+            refused += u32::from(zeroed.is_err());
+            volume.unreserve(taken - left);
+        }
+        assert!((1..40).contains(&refused), "{refused} refused");
     }
 }

@@ -379,9 +379,17 @@ impl Volume {
 
 /// Runs `f` as one transaction that may take `blocks` blocks. If others inside the gate have taken the last frames before its first change, it runs once
 /// more when room has been made.
-pub(crate) fn transact<'a, T>(
+#[inline]
+pub(crate) fn transact<'a, T>(volume: &'a Volume, blocks: u64, f: impl FnMut(&mut Txn<'a>) -> Result<T>) -> Result<T> {
+    transact_reaching(volume, blocks, Share::Common, f)
+}
+
+/// As [`transact`], for an operation that may reach so deep into the free blocks.
+#[inline]
+pub(crate) fn transact_reaching<'a, T>(
     volume: &'a Volume,
     blocks: u64,
+    share: Share,
     mut f: impl FnMut(&mut Txn<'a>) -> Result<T>,
 ) -> Result<T> {
     let mut tries = 0;
@@ -392,7 +400,7 @@ pub(crate) fn transact<'a, T>(
         volume.check_running()?;
         if blocks > 0 && !volume.has_plenty() {
             drop(txn);
-            txn = volume.begin_scarce(blocks, Share::Common)?;
+            txn = volume.begin_scarce(blocks, share)?;
         }
         let result = f(&mut txn);
         txn.ends_with(&result);

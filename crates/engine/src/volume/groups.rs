@@ -508,9 +508,10 @@ impl Volume {
             space.read_header(txn, Some(self.epoch.current()))?;
             space.read_ahead_of_free(txn, start, length)
         };
-        // What was read wrong once, by the device, may be right the next time.
         let is_damage = |error: &Error| matches!(error, Error::Corrupt(_));
-        let result = read().or_else(|error| if is_damage(&error) { read() } else { Err(error) });
+        // What was read wrong once, by the device, or not at all, may be right the next time.
+        let is_of_device = |error: &Error| is_damage(error) || matches!(error, Error::Io(_));
+        let result = read().or_else(|error| if is_of_device(&error) { read() } else { Err(error) });
         match result {
             Err(error) if is_damage(&error) => Ok(false),
             // Perhaps it can be read the next time: then the log still knows of these blocks.

@@ -22,7 +22,9 @@ mod syncer;
 mod transfer;
 mod wake;
 
-pub(crate) use admission::{FramesWanted, MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving};
+pub(crate) use admission::{
+    FramesWanted, MAP_BLOCKS, OPERATION_BLOCKS, Share, transact, transact_giving, transact_reaching,
+};
 pub(crate) use end::PANICKED;
 pub(crate) use groups::UNREADABLE_FOR;
 pub(crate) use inode_locks::TwoLocks;

@@ -4,7 +4,7 @@ use super::recorded::{State, Volume, counter};
 use super::setup;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::schedule::{self, Turns};
-use myriad_engine::{Cred, Error, Fs, MountOptions, RenameMode, Session};
+use myriad_engine::{Cred, Error, Fs, MountOptions, OpenOptions, RenameMode, Session};
 use myriad_format::superblock::Superblock;
 use myriad_sim::rng::Rng;
 use myriad_trials::setup::Devices;
@@ -129,4 +129,31 @@ fn what_is_noted_does_not_wait_in_a_circle() {
             state.open(&setup);
         }
     }
+}
+
+/// A file whose content had been written over in place, and which a rename then put in the place of another one, showed there with what it had before
+/// that: somebody synced a third file, which had its inode in the same block and its name in the same directory.
+#[test]
+fn a_file_takes_a_place_with_what_was_written_over_it() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.write("old", [b'o'; 1024]).unwrap();
+    volume.session.write("new", [b'1'; 1024]).unwrap();
+    volume.fs.sync().unwrap();
+    let mut seen = [0; 2];
+    let states = volume.states(|session| {
+        let file = session.open("new", OpenOptions::READ_WRITE).unwrap();
+        file.write_at(&[b'2'; 1024], 0).unwrap();
+        session.rename("new", "old", RenameMode::Replace).unwrap();
+        let third =
+            session.open("third", OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE }).unwrap();
+        third.sync().unwrap();
+    });
+    for state in states {
+        let found = state.open(&setup).session.read("old").unwrap();
+        let is_new = found == [b'2'; 1024];
+        assert!(is_new || found == [b'o'; 1024], "{}: {:?}", state.what, found[0] as char);
+        seen[usize::from(is_new)] += 1;
+    }
+    assert!(seen[0] > 0, "{seen:?}");
 }

@@ -23,7 +23,7 @@
 use super::census::{Kind, Tally};
 use super::delays::Along;
 use super::image::Image;
-use super::judge::{Judge, inodes_of};
+use super::judge::{Judge, WaitingData, inodes_of};
 use super::needs::{Needs, Wanted};
 use super::shadow::{MODE, Shadow};
 use super::words::Words;
@@ -46,7 +46,6 @@ use myriad_format::superblock::Superblock;
 use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Ino};
 use myriad_log::LogError;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// What rounds are made for.
@@ -168,7 +167,8 @@ impl Checkpointer {
         is_open: bool,
     ) -> Result<()> {
         let soft = volume.soft();
-        if goal == Goal::All && soft.is_clean() {
+        // What is still to be released is nobody's by the device, and somebody's soon.
+        if goal == Goal::All && soft.is_clean() && self.released.is_empty() {
             self.begin_wanted(volume, &closed);
         }
         if !goal.is_partial() {
@@ -506,7 +506,7 @@ impl Judged {
 
 /// Judges all blocks that the round is made for. If a block of what is to be noted cannot be judged, nothing is noted: with a note all of its blocks are written.
 /// In the same way nothing is filled if a new block cannot be judged.
-fn judge_round(look: &Look<'_>, state: &State, data: &HashSet<u64>, is_forced: bool, goal: Goal<'_>) -> Result<Judged> {
+fn judge_round(look: &Look<'_>, state: &State, data: &WaitingData, is_forced: bool, goal: Goal<'_>) -> Result<Judged> {
     let mut judge = Judge::new(look, state, data, is_forced)?;
     let is_exchange_left = exchange::waiting(state, &judge).is_some();
     let mut judged = Judged { is_exchange_left, ..Judged::default() };
@@ -644,14 +644,19 @@ fn note_exchange(volume: &Volume, names: Option<[ExchangedName; 2]>) -> Result<(
     })
 }
 
-/// Blocks whose data waits to be written: what points to them does not show, whether or not the round writes them.
-fn waiting_data(soft: &Soft, ordered: &[Placed], goal: Goal<'_>) -> HashSet<u64> {
+/// Data that waits to be written, whether or not the round writes it.
+fn waiting_data(soft: &Soft, ordered: &[Placed], goal: Goal<'_>) -> WaitingData {
     let all = soft.data.lock();
-    let is_forgotten = |block: &u64| {
-        planted(Bug::SoftDueData)
-            && matches!((goal, all.get(block)), (Goal::Due(due), Some(data)) if !due.is_data(data.since))
-    };
-    ordered.iter().map(|data| data.block).filter(|block| !is_forgotten(block)).collect()
+    let mut waiting = WaitingData::default();
+    for &Placed { block, .. } in ordered {
+        let data = all.get(&block);
+        let is_young = matches!((goal, data), (Goal::Due(due), Some(data)) if !due.is_data(data.since));
+        if !(is_young && planted(Bug::SoftDueData)) {
+            waiting.blocks.insert(block);
+            waiting.inodes.extend(data.map(|data| data.ino));
+        }
+    }
+    waiting
 }
 
 /// Of data to be written, that of the files that are needed, or what is due; the rest waits for the next round.

@@ -37,11 +37,12 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// Shows attributes, with mode and owner, and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is.
-    pub(super) fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &Inode) -> Result<bool> {
+    /// Shows attributes, with mode and owner, and guards as they last, unless what they need lasts; whether it hid attributes. `is`: the inode as it is;
+    /// `must_hide`: something else that they need does not last.
+    pub(super) fn hide_attributes(&self, inode: &mut InodeUnit<'_>, is: &Inode, must_hide: bool) -> Result<bool> {
         let attributes = inode.part(|part| *part == Part::Attributes);
         let hidden = match attributes {
-            Some(attributes) if !self.may_have_attributes(inode.ino, is.raw())? => Some(attributes),
+            Some(attributes) if must_hide || !self.may_have_attributes(inode.ino, is.raw())? => Some(attributes),
             _ => None,
         };
         if let Some(attributes) = hidden {

@@ -107,7 +107,8 @@ impl Judge<'_> {
             || planted(Bug::SoftWhole)
             || lasting.0[POINTERS_OFFSET..] == current.0[POINTERS_OFFSET..]
                 && lasting.raw().size == current.raw().size
-                && !self.open_maps.contains(&named.ino.0);
+                && !self.open_maps.contains(&named.ino.0)
+                && !self.data.inodes.contains(&named.ino.0);
         Ok(is_whole && lasting.raw().nlink.get() > have)
     }
 

@@ -137,7 +137,9 @@ impl Judge<'_> {
             inode.undo(born);
             return Ok(());
         }
-        let are_attributes_hidden = self.hide_attributes(&mut inode, &is)?;
+        // Attributes may have taken the place of a link's target, which lies in a block now, and stays there.
+        let is_target_open = is.raw().file_type() == S_IFLNK && !unsafe_pointers.is_empty();
+        let are_attributes_hidden = self.hide_attributes(&mut inode, &is, is_target_open)?;
         // What the inode's own pointers lead to changes together with its size, unless they have to stay.
         let keeps_old_block = are_attributes_hidden
             || self.old_maps.contains(&inode.ino.0)
@@ -146,6 +148,11 @@ impl Judge<'_> {
         // Otherwise all its pointers are as they last.
         if !is_size_hidden && !are_attributes_hidden {
             unsafe_pointers.into_iter().for_each(|fact| inode.undo(fact));
+        }
+        if is_target_open && let Some(moved) = inode.part(|part| *part == Part::Fork) {
+            // The attributes have gone again.
+            inode.undo_pointers();
+            inode.undo(moved);
         }
         self.judge_identity(&mut inode)?;
         self.judge_directory_size(&mut inode)?;

@@ -104,13 +104,21 @@ struct Place {
     unit: usize,
 }
 
+/// Data that waits to be written.
+#[derive(Default)]
+pub(super) struct WaitingData {
+    /// Its blocks: what points to them does not show.
+    pub blocks: HashSet<u64>,
+    /// Its files: they show in no other one's place.
+    pub inodes: HashSet<u64>,
+}
+
 /// The two states of a volume, while the gate is closed.
 pub(super) struct Judge<'a> {
     look: &'a Look<'a>,
     geometry: Geometry,
     state: &'a State,
-    /// Data that this round writes.
-    data: &'a HashSet<u64>,
+    data: &'a WaitingData,
     /// Changes wait for each other: names of files may go before others last, and a name may be there twice.
     is_forced: bool,
     /// Groups that what lasts of the superblock says are made, and whether those are all that there are.
@@ -150,7 +158,7 @@ pub(super) fn inodes_of(geometry: &Geometry, block: FsBlock, number: usize) -> i
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(look: &'a Look<'a>, state: &'a State, data: &'a HashSet<u64>, is_forced: bool) -> Result<Self> {
+    pub fn new(look: &'a Look<'a>, state: &'a State, data: &'a WaitingData, is_forced: bool) -> Result<Self> {
         let mut judge = Self {
             look,
             geometry: look.volume.geometry,

@@ -49,7 +49,7 @@ impl Judge<'_> {
     /// Whether one block of what a pointer leads to lasts.
     fn is_block_safe(&self, block: u64, is_unwritten: bool) -> bool {
         let is_written = is_unwritten
-            || (!self.data.contains(&block) || planted(Bug::SoftDataLate))
+            || (!self.data.blocks.contains(&block) || planted(Bug::SoftDataLate))
                 && self.state.shadows.get(&block).is_none_or(|shadow| !shadow.is_new || planted(Bug::SoftBlockLate));
         is_written && self.is_block_taken(FsBlock(block))
     }

@@ -53,7 +53,7 @@ impl Judge<'_> {
         let word = self.pointer(is, FileBlock(edge >> bits), current)?;
         let (start, length) = Pointer::run_of(word, &self.geometry);
         let index = edge & ((1 << bits) - 1);
-        Ok(word != 0 && index < length.into() && self.data.contains(&(start.0 + index)))
+        Ok(word != 0 && index < length.into() && self.data.blocks.contains(&(start.0 + index)))
     }
 
     /// A directory's size grows once all blocks that it then covers are mapped.
