@@ -112,10 +112,6 @@ impl Report {
         let amount = plan.amount.of(&row);
         let name = row.name();
         let progress = |part: &str| (plan.progress)(&format!("{name}: {part}"));
-        // In one list: a class whose last run is long does not keep the other threads waiting.
-        let classes = Class::of(Promise::of(row.order)).iter();
-        let all: Vec<RunId> = classes.flat_map(|&class| runs(row, class, amount)).collect();
-        self.violations.extend(self.crashes.run(&all, plan.threads, is_over, |class| progress(class.sentence())));
         if holds(&row) {
             progress("checkpoints held");
             self.hold(row, amount, is_over);
@@ -132,6 +128,11 @@ impl Report {
         self.compare(row, amount, plan.threads, is_over);
         progress("every field at its limits");
         self.violations.extend(damage::all(row, amount, &mut self.damaged, is_over));
+        // Last, for it takes longest: a run that is ended early has done all else. In one list: a class whose last run is long does not keep the
+        // other threads waiting.
+        let classes = Class::of(Promise::of(row.order)).iter();
+        let all: Vec<RunId> = classes.flat_map(|&class| runs(row, class, amount)).collect();
+        self.violations.extend(self.crashes.run(&all, plan.threads, is_over, |class| progress(class.sentence())));
     }
 
     fn hold(&mut self, row: Row, amount: Amount, is_over: &(dyn Fn() -> bool + Sync)) {

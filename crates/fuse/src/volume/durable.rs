@@ -17,20 +17,13 @@ pub(super) struct Durable {
     names: AtomicBool,
     /// Attributes and space as well.
     changes: AtomicBool,
-    /// The mount is read-only, and what was done before that is durable.
-    settled: AtomicBool,
     /// As the kernel had it when it was made.
     mount: OnceLock<mounts::Entry>,
 }
 
 impl Durable {
     pub fn new<'a>(words: impl Iterator<Item = &'a str>) -> Self {
-        let durable = Self {
-            names: AtomicBool::new(false),
-            changes: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
-            mount: OnceLock::new(),
-        };
+        let durable = Self { names: AtomicBool::new(false), changes: AtomicBool::new(false), mount: OnceLock::new() };
         durable.set(words);
         durable
     }
@@ -64,10 +57,10 @@ impl VolumeService {
     pub fn remounted(&self, mount: &mounts::Entry) {
         self.durable.set(mount.options.iter().map(String::as_str));
         // A host without room is tried again at the next change of a mount, and by the commits in between. Any other error shuts the volume
-        // down, and is told of there.
-        let settled = &self.durable.settled;
-        let is_settled = mount.is_read_only() && (settled.load(Ordering::Relaxed) || self.fs.sync().is_ok());
-        settled.store(is_settled, Ordering::Relaxed);
+        // down, and is told of there. Each time: it may have been writable in between, and nobody looked. Where nothing has changed that is one flush.
+        if mount.is_read_only() {
+            let _ = self.fs.sync();
+        }
     }
 
     /// The shutdown ioctl: as if the power were cut, but for what its caller wants to be durable first. A mount that is
