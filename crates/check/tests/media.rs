@@ -12,8 +12,8 @@ use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader};
 use myriad_format::dir_tree::DirNodeHeader;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::inode::{BodyHeader, RawInode, flag, fork};
-use myriad_format::superblock::Superblock;
 use myriad_format::superblock::state::IN_USE;
+use myriad_format::superblock::{NO_MOUNT, Superblock};
 use myriad_format::xattr::{AttrBlockHeader, AttrHeader, AttrIter};
 use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +140,43 @@ fn an_unreadable_sector_costs_no_more_where_the_log_has_a_part_of_the_block() {
     assert!((whole.totals.inodes - 4..=whole.totals.inodes).contains(&left), "{left}: {}", text(&report));
     let fs = Fs::open_device(image, None, options()).unwrap();
     assert_eq!(fs.session(Cred::root()).lstat(path.as_str()).unwrap().mode & 0o777, 0o640);
+}
+
+/// A repair that was cut short had said that only a repair may open the volume. The next one laid the log's superblock over that before it said so
+/// anew; if it was cut short in between, the volume opened, and what the first repair had filled with zeros counted as sound.
+#[test]
+fn a_volume_under_repair_stays_so() {
+    let device = volume(None, true);
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    // What changes the superblock, too.
+    fs.session(Cred::root()).mkdir("new", 0o755).unwrap();
+    fs.sync().unwrap();
+    let geometry = superblock(&*device).geometry();
+    let root = geometry.locate(Ino(superblock(&*device).root_ino.get())).unwrap().0;
+    let bad = ((root.0 + 1) << geometry.block_bits) + 1024;
+    let cut = |image: &Arc<MemoryDevice>, nth: u64| {
+        let faulty = Arc::new(FaultDevice::new(Worn::new(image.clone(), vec![bad..bad + 512])));
+        faulty.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
+        check(faulty, None, &REPAIR).is_err()
+    };
+    let is_under_repair = |image: &MemoryDevice| superblock(image).mount_nonce.get() == NO_MOUNT;
+    let mut tried = 0;
+    for first in (1..).map(|cut: u64| if cut <= 20 { cut } else { 20 + (cut - 20) * (cut - 20) }) {
+        let image = Arc::new(device.clone_image());
+        if !cut(&image, first) {
+            break;
+        }
+        if !is_under_repair(&image) {
+            continue;
+        }
+        for second in 1..6 {
+            let again = Arc::new(image.clone_image());
+            let is_cut = cut(&again, second);
+            assert!(!is_cut || is_under_repair(&again), "cut at write {first}, and then at write {second}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10, "{tried}");
 }
 
 /// One sector of an entry block that could not be read cost the names of the whole block; and where its bytes were

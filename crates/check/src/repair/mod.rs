@@ -446,6 +446,9 @@ fn bring_home(
             write_home(reader, block, &home, &[])?;
             continue;
         }
+        if block.0 == 0 {
+            keep_mark_of_repair(&home, &mut buf);
+        }
         let gaps = gaps(reader, block, &home, &buf, &applied, missing);
         // Of a log that had to be searched a part may be found again, if power is lost while it is made empty: it must not be
         // laid over what is newer.
@@ -464,6 +467,16 @@ fn bring_home(
     flush(&**reader.device())?;
     actions.push(format!("replayed {count} blocks from the log"));
     Ok(partial)
+}
+
+/// The log may know the superblock as it was before an earlier repair, which power loss has ended, said that only a repair may open the volume. That
+/// stays so.
+fn keep_mark_of_repair(home: &[u8], block: &mut [u8]) {
+    let was = Superblock::read(home);
+    let is_of_repair = was.state.get() == volume_state::IN_USE && was.mount_nonce.get() == NO_MOUNT;
+    if is_of_repair && BlockKind::of(home) == Some(BlockKind::Superblock) {
+        Superblock::read_mut(block).mount_nonce.set(NO_MOUNT);
+    }
 }
 
 /// A block of which the log has a part of a sector that cannot be read.

@@ -14,7 +14,7 @@ use crate::show::name::join;
 use crate::volume::{Folder, Place, Tree, Visit, Visited, descend_in};
 use anyhow::Result;
 use myriad_engine::{Errno, Error};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -40,6 +40,20 @@ enum Verdict {
     Descend,
     /// The source has none of that name, or a directory where this is none, or the other way round.
     Goes,
+}
+
+/// Whether what is in the source can take the place of something else: a file can be read, a directory listed.
+fn is_readable(source: &OwnedFd, name: &[u8], file_type: FileType) -> bool {
+    if !matches!(file_type, FileType::RegularFile | FileType::Directory) {
+        return true;
+    }
+    // Not to wait, should another file have the name by now.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(source, name, flags, Mode::empty()) else { return false };
+    match file_type {
+        FileType::Directory => Dir::new(file).is_ok_and(|names| names.take(1).all(|name| name.is_ok())),
+        _ => rustix::io::read(&file, &mut [0; 1]).is_ok(),
+    }
 }
 
 /// A directory of the target, held open.
@@ -134,7 +148,8 @@ impl Deletion<'_> {
         match (is_directory_there, is_directory) {
             (true, true) => Verdict::Descend,
             (false, false) => Verdict::Stays,
-            _ => Verdict::Goes,
+            _ if is_readable(source, name, FileType::from_raw_mode(found.st_mode)) => Verdict::Goes,
+            _ => Verdict::Stays,
         }
     }
 
@@ -225,6 +240,19 @@ mod tests {
     use std::cell::Cell;
 
     const DIRECTORIES: u32 = 8;
+
+    /// A directory of the target went to make way for a file that could then not be read.
+    #[test]
+    fn what_cannot_be_read_takes_no_place() {
+        let open = |path: &str| rustix::fs::open(path, READ_NAMES, Mode::empty()).unwrap();
+        let process = open("/proc/self");
+        assert!(is_readable(&process, b"status", FileType::RegularFile));
+        assert!(is_readable(&process, b"fd", FileType::Directory));
+        // Nothing is mapped at address 0: reading it is an I/O error.
+        assert!(!is_readable(&process, b"mem", FileType::RegularFile));
+        assert!(!is_readable(&process, b"none", FileType::Directory));
+        assert!(is_readable(&process, b"none", FileType::Symlink));
+    }
 
     fn put(session: &Session, path: &str) {
         let create = OpenOptions { write: true, create: true, mode: 0o644, ..OpenOptions::default() };

@@ -21,10 +21,11 @@ use crate::status::Status;
 use crate::verb::{Command, Example};
 use crate::volume::{self, Access, OpenArgs, Opened, Place};
 use anyhow::Result;
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -226,7 +227,11 @@ impl Export {
             });
             // Again: while it was made, somebody may have begun to use what is there.
             result = finished.at(&place).and_then(|()| self.existing.guard().check(&target));
-            result = result.and_then(|()| std::fs::rename(&temporary, &target).at(&place));
+            let replaces = metadata.is_ok() || !matches!(self.existing.existing(), Existing::Refuse | Existing::Skip);
+            result = result.and_then(|()| match replaces {
+                true => std::fs::rename(&temporary, &target).at(&place),
+                false => give_new_name(&temporary, &target, &place),
+            });
         }
         if result.is_err() || is_kept {
             tally.forget_done();
@@ -346,6 +351,26 @@ impl Export {
     }
 }
 
+/// Gives a file a name that nobody had when it was begun. Who has got it meanwhile keeps it.
+fn give_new_name(file: &Path, name: &Path, place: &str) -> Result<()> {
+    let renamed = match renameat_with(CWD, file, CWD, name, RenameFlags::NOREPLACE) {
+        // Not every file system can; a link is as careful, and not every one has links.
+        Err(Errno::INVAL | Errno::NOSYS) => match std::fs::hard_link(file, name) {
+            Ok(()) => std::fs::remove_file(file),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            Err(_) => std::fs::rename(file, name),
+        },
+        renamed => renamed.map_err(Into::into),
+    };
+    match renamed {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let next = "give --replace, or choose another name";
+            Err(Failure::new(place, "has come there while the archive was made", next).into())
+        }
+        renamed => renamed.at(place),
+    }
+}
+
 /// Gives a file the owner and the mode of the one that it is to replace. Other users than root keep what they make, and then
 /// the rights of a group that is not theirs to give are nobody's.
 fn give_rights(file: &File, old: &Metadata) -> std::io::Result<()> {
@@ -360,4 +385,23 @@ fn give_rights(file: &File, old: &Metadata) -> std::io::Result<()> {
     }
     // A file system without modes refuses to change them.
     if new.mode() & 0o777 == mode { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An archive took the place of a file that had come under its name while it was made, though nobody had asked for that.
+    #[test]
+    fn what_has_come_meanwhile_stays() {
+        let host = tempfile::tempdir().unwrap();
+        let [made, name] = ["made", "name"].map(|file| host.path().join(file));
+        std::fs::write(&made, "archive").unwrap();
+        give_new_name(&made, &name, "name").unwrap();
+        assert!(!made.exists());
+        std::fs::write(&made, "later").unwrap();
+        let refused = give_new_name(&made, &name, "name").unwrap_err().to_string();
+        assert!(refused.contains("has come there while the archive was made"), "{refused}");
+        assert_eq!(std::fs::read(&name).unwrap(), b"archive");
+    }
 }

@@ -108,9 +108,17 @@ fn open_name(directory: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd
     open_below(directory, name, flags | OFlags::NOFOLLOW, ResolveFlags::BENEATH)
 }
 
+/// The path on the host of an open file; ENXIO if that leads to another one. Of a mount that was detached while somebody uses it, the kernel tells the
+/// path below the mount's root, as if that were the host's.
 fn path_of(file: &OwnedFd) -> Result<PathBuf> {
     let path = rustix::fs::readlink(proc_path(file), Vec::new())?;
-    Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+    let path = PathBuf::from(OsStr::from_bytes(path.as_bytes()));
+    let identity = |file: &OwnedFd| rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino));
+    let there = rustix::fs::open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    match there.and_then(|there| identity(&there)) {
+        Ok(found) if found == identity(file)? => Ok(path),
+        _ => Err(Errno::NXIO.into()),
+    }
 }
 
 /// For calls that take no descriptor of a file that is only named.
@@ -509,6 +517,24 @@ fn count(removed: &mut u64, progress: &mut dyn FnMut(u64) -> bool) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mount was detached while files were copied into it, and its paths became the host's: `/etc` of the volume was `/etc` of the host from
+    /// then on. Here a file that has lost its name stands for that.
+    #[test]
+    fn a_path_that_leads_elsewhere_is_refused() {
+        let host = tempfile::tempdir().unwrap();
+        let path = host.path().canonicalize().unwrap().join("file");
+        std::fs::write(&path, "first").unwrap();
+        let file = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(path_of(&file).unwrap(), path);
+        std::fs::rename(&path, host.path().join("kept")).unwrap();
+        assert_eq!(path_of(&file).unwrap(), path.with_file_name("kept"));
+        std::fs::remove_file(host.path().join("kept")).unwrap();
+        assert!(matches!(path_of(&file), Err(Error::Refused(Errno::NXIO))));
+        // Where the kernel says that it lies, there is another one.
+        std::fs::write(host.path().join("kept (deleted)"), "second").unwrap();
+        assert!(matches!(path_of(&file), Err(Error::Refused(Errno::NXIO))));
+    }
 
     /// A mode was worked out for one file, and given to another one that had been put into its place meanwhile.
     #[test]

@@ -16,9 +16,11 @@ use common::{Answer, Place};
 use look::{Seen, look};
 use myriad_sim::rng::is_long;
 use rows::{ROWS, Row, SETUP};
+use rustix::fs::{Mode, OFlags};
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// One in so many rows is tried on a mounted volume, too, without `MYRIAD_LONG`.
 const MOUNTED_SHARE: usize = 7;
@@ -170,6 +172,38 @@ fn compare(pattern: &Place, row: &Row, is_mounted: bool) -> Vec<String> {
         }
     }
     findings
+}
+
+/// A mount was detached while files were copied into it. From then on a directory of the volume was the host's of that path: its files were
+/// replaced, and the copy said that all was well.
+#[test]
+fn a_copy_into_a_mount_that_is_detached_stays_off_the_host() {
+    let Some(place) = MountPlace::with_volume(16 << 20) else { return };
+    place.mount("");
+    let target = place.path("target").display().to_string();
+    shell(
+        &place,
+        &format!("mkdir -p {target} mnt{target}; mkfifo first; echo volume > second; echo host > target/second"),
+    );
+    let operand = format!("vol.img:{target}");
+    let mut copy = place.command(common::PROGRAM, &["cp", "first", "second", "-t", &operand]);
+    let copy = copy.spawn().expect("start");
+    // It can be opened like this once somebody reads it.
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let pipe = loop {
+        match rustix::fs::open(place.path("first"), flags, Mode::empty()) {
+            Ok(pipe) => break pipe,
+            Err(error) => assert!(Instant::now() < deadline, "nobody reads the pipe: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    place.line("umount --lazy mnt").ok();
+    std::fs::File::from(pipe).write_all(b"content").expect("somebody reads it");
+    let answer = common::answer(copy);
+    assert_ne!(answer.code, 0, "{answer:?}");
+    assert_eq!(std::fs::read_to_string(place.path("target/second")).expect("the host's"), "host\n");
+    assert_eq!(std::fs::read_dir(place.path("target")).expect("the host's").count(), 1);
 }
 
 /// What the host has at the end of a link of the volume is not meant, also where the kernel shows the volume to everybody.

@@ -265,7 +265,7 @@ impl Ops<'_> {
                 Err(Errno::BUSY.into())
             };
         }
-        if ends.before.settled < SETTLE_TRIES && self.must_settle(&txn.look, ends, &search, inodes)? {
+        if self.must_settle(&txn.look, ends, &search, inodes)? {
             return Ok(Verdict::End(Renamed::SettleFirst { is_reshaping: false }));
         }
         let room = match replaced {
@@ -471,14 +471,22 @@ impl Ops<'_> {
         self.volume.soft.as_ref().is_some_and(|soft| soft.has_exchange() || soft.to_note() > 0)
     }
 
-    /// Whether what a rename takes from its places must first be durable elsewhere.
+    /// Whether what a rename takes from its places must first be durable elsewhere. Of a directory in its way it asks each time, of names not for ever.
     fn must_settle(&self, look: &Look<'_>, ends: &Ends<'_>, search: &Search, inodes: &Inodes<'_>) -> Result<bool> {
+        let is_settled = ends.before.settled >= SETTLE_TRIES;
+        if let Some((hit, raw)) = &inodes.replaced
+            && raw.is_dir()
+            && look.keeps_others(hit.ino, is_settled)?
+        {
+            return Ok(true);
+        }
+        if is_settled {
+            return Ok(false);
+        }
         if let Some((hit, raw)) = &inodes.replaced {
             // What has other names has them on the device once that was asked for.
             let links = if raw.is_dir() || ends.before.has_settled() { 1 } else { raw.nlink.get() };
-            if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)?
-                || raw.is_dir() && look.keeps_others(hit.ino)?
-            {
+            if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)? {
                 return Ok(true);
             }
         } else if dir::is_held(look, ends.target.dir, ends.target.name, search)? {
@@ -853,11 +861,15 @@ mod tests {
                 let (from, to) = (ops.end((root, b"source")), ops.end((parent, b"target")));
                 ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), &before)
             })
-            .unwrap()
         };
         let has_waited = Before { waited: RESHAPE_TRIES - 1, ..Before::default() };
-        assert!(matches!(attempt(has_waited), Renamed::SettleFirst { is_reshaping: false }));
-        let has_asked = Before { settled: SETTLE_TRIES, ..Before::default() };
-        assert!(matches!(attempt(has_asked), Renamed::Done { .. }));
+        assert!(matches!(attempt(has_waited), Ok(Renamed::SettleFirst { is_reshaping: false })));
+        // It went on unasked, and what the directory had was lost with it if power failed then. A removal asks the same.
+        let has_asked = || Before { settled: SETTLE_TRIES, ..Before::default() };
+        assert!(matches!(attempt(has_asked()), Err(Error::Refused(Errno::BUSY))));
+        let busy = volume.look().keeps_others(Ino(target.ino), true);
+        assert!(matches!(busy, Err(Error::Refused(Errno::BUSY))));
+        volume.commit_now().unwrap();
+        assert!(matches!(attempt(has_asked()), Ok(Renamed::Done { .. })));
     }
 }

@@ -68,7 +68,7 @@ impl Ops<'_> {
                     (true, true) if !dir::is_empty(&txn.look, ino, &raw)? => return Err(Errno::NOTEMPTY.into()),
                     _ => {}
                 }
-                if directory && !is_settled && txn.look.keeps_others(ino)? {
+                if directory && txn.look.keeps_others(ino, is_settled)? {
                     return Ok(None);
                 }
                 if (raw.is_dir() || raw.nlink.get() == 1) && !volume.has_room_for_orphan(ino) {

@@ -3,7 +3,7 @@
 
 use super::Soft;
 use crate::cache::Sweep;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::check_named;
 use crate::order::{Look, Txn};
 use crate::volume::Volume;
@@ -39,9 +39,11 @@ impl Look<'_> {
         self.volume.soft.as_ref().is_some_and(|soft| soft.has_changed(dir))
     }
 
-    /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`).
-    pub fn keeps_others(&self, dir: Ino) -> Result<bool> {
-        self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))
+    /// Whether a directory may go only once all that was changed before is durable (`Soft::keeps_others`). EBUSY if everything was made durable often
+    /// enough, and others move files through the directory all the same: with it would go the only names that last of them.
+    pub fn keeps_others(&self, dir: Ino, is_settled: bool) -> Result<bool> {
+        let keeps = self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.keeps_others(self, dir))?;
+        if keeps && is_settled { Err(Errno::BUSY.into()) } else { Ok(keeps) }
     }
 
     /// Whether a name may name another inode only once all that was changed before is durable (`Soft::holds_another`).
