@@ -153,9 +153,10 @@ fn a_volume_under_repair_stays_so() {
     fs.sync().unwrap();
     let geometry = superblock(&*device).geometry();
     let root = geometry.locate(Ino(superblock(&*device).root_ino.get())).unwrap().0;
-    let bad = ((root.0 + 1) << geometry.block_bits) + 1024;
+    let at = ((root.0 + 1) << geometry.block_bits) + 1024;
+    let sector = at..at + 512;
     let cut = |image: &Arc<MemoryDevice>, nth: u64| {
-        let faulty = Arc::new(FaultDevice::new(Worn::new(image.clone(), vec![bad..bad + 512])));
+        let faulty = Arc::new(FaultDevice::new(Worn::new(image.clone(), vec![sector.clone()])));
         faulty.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
         check(faulty, None, &REPAIR).is_err()
     };
