@@ -12,11 +12,11 @@ use crate::hostile::Field;
 use crate::hostile::bases::{self, Base, SHAPES};
 use crate::hostile::exercise::{Facts, Plan, examine};
 use crate::table::Row;
-use crate::threads::FAILURES_MAX;
 use crate::verdict::catch;
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::{BlockKind, header};
 use myriad_sim::rng::Rng;
+use myriad_sim::threads::FAILURES_MAX;
 
 /// Blocks of each kind that are damaged field by field: the first, the last, and one between.
 const SITES: usize = 3;

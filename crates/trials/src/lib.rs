@@ -18,7 +18,6 @@
 //!
 //! setup, machine, nodes, convert, tree     a volume in memory, and the engine as a machine that runs `sim`'s steps
 //! verdict                                  what the checker says; panics as errors
-//! threads                                  many runs on several threads
 //! ```
 //!
 //! For tests, for `fuzz/` and for `scripts/reliability` only; nothing that is shipped depends on it.
@@ -47,6 +46,5 @@ pub mod report;
 pub mod schedules;
 pub mod setup;
 pub mod table;
-pub mod threads;
 pub mod tree;
 pub mod verdict;

@@ -13,8 +13,8 @@ use crate::model::{Compared, RUN};
 use crate::paused::{hold_everywhere, holds};
 use crate::schedules::meet_all;
 use crate::table::{Promise, Row};
-use crate::threads::{FAILURES_MAX, try_all};
 use crate::verdict::cpu_seconds;
+use myriad_sim::threads::{FAILURES_MAX, try_all};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -16,9 +16,10 @@ use myriad_format::group::GroupHeader;
 use myriad_format::inode::{BodyHeader, InodeBlockHeader, RawInode, S_IFLNK, S_IFMT};
 use myriad_format::xattr::AttrHeader;
 use myriad_format::{BlockKind, FsBlock, Ino, SLOT_SIZE};
+use myriad_sim::threads::try_all;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 use zerocopy::IntoBytes;
 
@@ -39,33 +40,29 @@ pub type Judge<'a> = dyn FnMut(Arc<dyn BlockDevice>, String) + 'a;
 fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>) + Sync) {
     // In the larger blocks units can be torn from each other.
     let shapes = [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static), TREES, TREES_SMALL, LINEAR, SLOTS];
-    let failed = Mutex::new(Vec::new());
-    let (next, cuts) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = || {
-        while let Some(&shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            for case in cases(&shape) {
-                let sample = sample(shape);
-                (case.damage)(&sample);
-                let whole = held(Arc::new(sample.image.device.clone_image()));
-                cut(&sample.image.device, &mut |image, what| {
-                    cuts.fetch_add(1, Ordering::Relaxed);
-                    let after = held(image);
-                    // A volume that looks whole again keeps its orphans for the engine.
-                    if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
-                        let place = format!("{} ({}), {what}", case.name, shown(&shape));
-                        failed.lock().unwrap().push(format!("{place}: {after:?} instead of {whole:?}"));
-                    }
-                });
-            }
+    let cuts = AtomicUsize::new(0);
+    let try_shape = |_, &shape: &Shape| {
+        let mut failed = Vec::new();
+        for case in cases(&shape) {
+            let sample = sample(shape);
+            (case.damage)(&sample);
+            let whole = held(Arc::new(sample.image.device.clone_image()));
+            cut(&sample.image.device, &mut |image, what| {
+                cuts.fetch_add(1, Ordering::Relaxed);
+                let after = held(image);
+                // A volume that looks whole again keeps its orphans for the engine.
+                if after.iter().zip(whole).any(|(after, whole)| *after < whole) {
+                    let place = format!("{} ({}), {what}", case.name, shown(&shape));
+                    failed.push(format!("{place}: {after:?} instead of {whole:?}"));
+                }
+            });
         }
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
-    });
-    let (failed, cuts) = (failed.into_inner().unwrap(), cuts.into_inner());
-    assert!(failed.is_empty(), "{} of {cuts} failed\n{}", failed.len(), failed.join("\n"));
+    let threads = available_parallelism().map_or(1, usize::from);
+    let failed = try_all(&shapes, threads, shapes.len(), || false, try_shape);
+    let cuts = cuts.into_inner();
+    assert!(failed.is_empty(), "{cuts} cuts, and of these failed\n{}", failed.join("\n"));
     assert!(cuts > 1000, "{cuts}");
 }
 

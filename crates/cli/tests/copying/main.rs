@@ -15,11 +15,11 @@ use common::mount::MountPlace;
 use common::{Answer, Place};
 use look::{Seen, look};
 use myriad_sim::rng::is_long;
+use myriad_sim::threads::try_all;
 use rows::{ROWS, Row, SETUP};
 use rustix::fs::{Mode, OFlags};
 use std::io::Write;
 use std::process::Stdio;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// One in so many rows is tried on a mounted volume, too, without `MYRIAD_LONG`.
@@ -126,20 +126,18 @@ fn judge(is_mounted: bool, share: usize) {
         Some(only) => row.line.contains(only.as_str()),
         None => number % share == 0,
     };
-    let rows = Mutex::new(ROWS.iter().enumerate().filter(is_chosen).map(|(_, row)| row));
+    let rows: Vec<&Row> = ROWS.iter().enumerate().filter(is_chosen).map(|(_, row)| row).collect();
     let pattern = pattern();
-    let findings = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let Some(row) = rows.lock().expect("no panic under it").next() else { break };
+    let findings = try_all(
+        &rows,
+        AT_A_TIME,
+        rows.len(),
+        || false,
+        |_, row| {
             let found = compare(&pattern, row, is_mounted);
-            findings.lock().expect("no panic under it").extend(found);
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work)));
-    });
-    let findings = findings.into_inner().expect("no panic under it");
+            if found.is_empty() { Ok(()) } else { Err(found.join("\n\n")) }
+        },
+    );
     assert!(findings.is_empty(), "\n{}", findings.join("\n\n"));
 }
 

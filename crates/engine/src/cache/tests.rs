@@ -2,10 +2,24 @@ use super::data::PASSING_MIN;
 use super::*;
 use crate::error::Errno;
 use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_format::header;
 
 fn cache() -> Cache {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
+    cache_on(Arc::new(MemoryDevice::new(16 << 20)))
+}
+
+fn cache_on(device: Arc<dyn BlockDevice>) -> Cache {
     Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap()
+}
+
+/// A cache over a device that has a sound block of this kind as block 9, and the bytes of that.
+fn cache_over(kind: BlockKind) -> (Cache, Vec<u8>) {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut bytes = vec![0; 4096];
+    header::init(&mut bytes, kind, [0; 16], 5, FsBlock(9));
+    header::seal(&mut bytes, 0);
+    device.write(9 << 12, &bytes).unwrap();
+    (cache_on(device), bytes)
 }
 
 /// Every third miss near a bad sector read all that lies around it in vain, however long the medium tried.
@@ -13,8 +27,7 @@ fn cache() -> Cache {
 fn a_bad_sector_is_read_ahead_over_once() {
     const MISSES: u64 = 12;
     let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
-    let cache =
-        Cache::new(1 << 20, 12, false, device.clone(), [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+    let cache = cache_on(device.clone());
     let _inside = cache.gate.enter(0);
     device.fail(FaultOp::Read, 1, FaultSpan::Forever, Errno::IO.raw_os_error());
     let before = device.seen(FaultOp::Read);
@@ -195,13 +208,7 @@ fn evicted_blocks_leave_the_table_whole() {
 /// Who reads ahead looks at a file's map without a lock, and may take a block for data that is metadata by now.
 #[test]
 fn what_was_read_as_data_is_no_evidence() {
-    use myriad_format::header;
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut bytes = vec![0; 4096];
-    header::init(&mut bytes, BlockKind::Attributes, [0; 16], 5, FsBlock(9));
-    header::seal(&mut bytes, 0);
-    device.write(9 << 12, &bytes).unwrap();
-    let cache = Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+    let (cache, bytes) = cache_over(BlockKind::Attributes);
     let _inside = cache.gate.enter(0);
     cache.insert_data(FsBlock(9), &[7; 4096]);
     assert!(cache.get(FsBlock(9), BlockKind::Attributes).unwrap().read()[..] == bytes[..]);
@@ -214,15 +221,8 @@ fn what_was_read_as_data_is_no_evidence() {
 /// device still has the inodes. Whether nothing of it was written yet, a checkpoint had taken it, or the log alone knew.
 #[test]
 fn what_the_device_never_heard_of_is_not_read_from_it() {
-    use myriad_format::header;
     for flags in [flag::FRESH, flag::DATA_DIRTY, 0] {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let mut bytes = vec![0; 4096];
-        header::init(&mut bytes, BlockKind::Inode, [0; 16], 5, FsBlock(9));
-        header::seal(&mut bytes, 0);
-        device.write(9 << 12, &bytes).unwrap();
-        let cache =
-            Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+        let (cache, _) = cache_over(BlockKind::Inode);
         {
             let _inside = cache.gate.enter(0);
             cache.get(FsBlock(9), BlockKind::Inode).unwrap();
@@ -240,15 +240,8 @@ fn what_the_device_never_heard_of_is_not_read_from_it() {
 /// As above, where somebody looks for the block while it is forgotten, and waits for the frame that is being killed.
 #[test]
 fn who_meets_a_frame_that_is_killed_finds_the_block_barred() {
-    use myriad_format::header;
     for seed in 0..200 {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let mut bytes = vec![0; 4096];
-        header::init(&mut bytes, BlockKind::Inode, [0; 16], 5, FsBlock(9));
-        header::seal(&mut bytes, 0);
-        device.write(9 << 12, &bytes).unwrap();
-        let cache =
-            Cache::new(1 << 20, 12, false, device, [0; 16], Overlay::default(), Arc::new(Counters::new())).unwrap();
+        let (cache, _) = cache_over(BlockKind::Inode);
         {
             let _inside = cache.gate.enter(0);
             let frame = cache.create(FsBlock(9), BlockKind::Attributes).unwrap();

@@ -3,10 +3,10 @@
 use super::classes::{Class, RunId, depth, steps, with_base};
 use super::explore::Explorer;
 use super::known::{Counts, Known};
-use crate::threads::{FAILURES_MAX, try_all};
 use crate::verdict::{catch, quietly};
 use myriad_sim::op::Step;
 use myriad_sim::shrink;
+use myriad_sim::threads::{FAILURES_MAX, try_all};
 
 /// What all runs share.
 pub struct Campaign {

@@ -38,7 +38,6 @@ use self::medium::Media;
 use self::script::{BLOCKS_MAX, Do, How, Shape, Timed, script};
 use crate::setup::Setup;
 use crate::table::{Promise, Row};
-use crate::threads::try_all;
 use crate::verdict::{catch, check_silent, quietly};
 use myriad_engine as engine;
 use myriad_engine::schedule;
@@ -47,6 +46,7 @@ use myriad_engine::{
 };
 use myriad_sim::pattern;
 use myriad_sim::shrink;
+use myriad_sim::threads::try_all;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ops::Range;
 use std::sync::Mutex;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Failures after which a part of the trials stops: the first few tell most.
+/// Failures after which it is enough: the first few tell most.
 pub const FAILURES_MAX: usize = 3;
 
 /// Tries each of the runs on so many threads, until `is_over` or until so many have failed. The failures, in the order in which they came.
