@@ -7,7 +7,7 @@ use crate::report::{Finding, LogLoss, Place};
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Lsn, header};
-use myriad_log::{Home, LogError, LogPlace, Overlay, Reach};
+use myriad_log::{Emptied, Home, LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
 
 /// What replay yields.
@@ -25,6 +25,8 @@ pub(crate) struct Replay {
     pub checkpoints: u64,
     /// What is wrong with the log.
     pub findings: Vec<Finding>,
+    /// A repair that did not end was emptying the log: all that it held is home.
+    pub is_emptied: bool,
     /// What became of a log that cannot be read and was needed.
     pub loss: Option<LogLoss>,
 }
@@ -40,6 +42,7 @@ impl Replay {
             head: Lsn(0),
             checkpoints: 0,
             findings: Vec::new(),
+            is_emptied: false,
             loss: None,
         }
     }
@@ -51,7 +54,7 @@ impl Replay {
 
     /// There is a log, and nothing in its place is of this volume.
     pub fn is_foreign(&self) -> bool {
-        self.is_damaged() && self.checkpoints == 0
+        self.is_damaged() && self.checkpoints == 0 && !self.is_emptied
     }
 }
 
@@ -109,9 +112,17 @@ pub(crate) fn replay(
         }
         Err(LogError::Io { op, offset, source }) if is_written => return Err(CheckError::Io { op, offset, source }),
         Err(error @ (LogError::Corrupt(_) | LogError::Io { .. })) => {
-            replay.findings.push(finding(error.to_string()));
             // An order without a log has brought everything home itself, and what lies in the ring is older.
-            if is_needed && !is_written && superblock.is_logged() {
+            let counts = is_needed && !is_written && superblock.is_logged();
+            if let Some(emptied) = myriad_log::emptied(&place).filter(|_| !is_written) {
+                let what = "a repair that did not end was emptying it; what had been found in it is home";
+                replay.findings.push(finding(what.to_owned()));
+                replay.is_emptied = true;
+                replay.loss = counts.then(|| LogLoss::from(emptied));
+            } else {
+                replay.findings.push(finding(error.to_string()));
+            }
+            if counts && !replay.is_emptied {
                 search(&mut replay, device, superblock, &place);
                 replay.findings.extend(replay.overlay.as_ref().and_then(outside_of));
             }
@@ -121,6 +132,20 @@ pub(crate) fn replay(
     }
     replay.place = Some(place);
     Ok(replay)
+}
+
+impl From<Emptied> for LogLoss {
+    fn from(emptied: Emptied) -> Self {
+        let Emptied { found, missing, time } = emptied;
+        Self { checkpoints: found.into(), missing: missing.into(), time: (found > 0).then_some(time) }
+    }
+}
+
+impl From<LogLoss> for Emptied {
+    fn from(loss: LogLoss) -> Self {
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Self { found: most(loss.checkpoints), missing: most(loss.missing), time: loss.time.unwrap_or(0) }
+    }
 }
 
 /// Searches the ring for what no anchor leads to.

@@ -5,8 +5,8 @@ mod common;
 
 use common::Worn;
 use myriad_check::{Options, Report, check};
-use myriad_device::{BlockDevice, MemoryDevice};
-use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
+use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode};
 use myriad_format::superblock::Superblock;
 use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, Ino};
 use myriad_log::{LogPlace, Reach};
@@ -39,6 +39,16 @@ fn options() -> MountOptions {
     MountOptions { cache_size: 8 << 20, commit_interval_ms: 0, background: false, ..MountOptions::default() }
 }
 
+fn mkfs() -> MkfsOptions {
+    MkfsOptions {
+        block_size: BLOCK as u32,
+        ag_size: Some(2 << 20),
+        log_size: Some(66 * BLOCK as u64),
+        seed: Some(3),
+        ..MkfsOptions::default()
+    }
+}
+
 fn block_of(device: &dyn BlockDevice, block: FsBlock) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
     device.read(block.0 * BLOCK as u64, &mut bytes).unwrap();
@@ -60,14 +70,7 @@ fn place_of(device: &Arc<MemoryDevice>) -> (LogPlace, Geometry) {
 /// A few files, synced in several rounds, and then power loss or a clean end.
 fn young(close: bool) -> Young {
     let device = Arc::new(MemoryDevice::new(6 << 20));
-    let mkfs = MkfsOptions {
-        block_size: BLOCK as u32,
-        ag_size: Some(2 << 20),
-        log_size: Some(66 * BLOCK as u64),
-        seed: Some(3),
-        ..MkfsOptions::default()
-    };
-    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    Fs::format_device(device.clone(), None, &mkfs()).unwrap();
     let (place, geometry) = place_of(&device);
     let head = || myriad_log::recover(&place, Reach::End).unwrap().head.0;
     let fs = Fs::open_device(device.clone(), None, options()).unwrap();
@@ -101,6 +104,37 @@ fn young(close: bool) -> Young {
         Arc::new(device.clone_image())
     };
     Young { place: place_of(&device).0, device, geometry, files, last }
+}
+
+/// One file written anew and moved in each round, beside directories that come and go; then power loss. The log's ring has been
+/// once around.
+fn wrapped(rounds: usize) -> (Arc<MemoryDevice>, LogPlace) {
+    let device = Arc::new(MemoryDevice::new(6 << 20));
+    Fs::format_device(device.clone(), None, &mkfs()).unwrap();
+    let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+    let session = fs.session(Cred::root());
+    let create = OpenOptions { write: true, create: true, truncate: true, mode: 0o644, ..OpenOptions::default() };
+    for round in 0..rounds {
+        for file in 0..4 {
+            let handle = session.open(&*format!("/file {file}"), create).unwrap();
+            handle.write_at(&format!("round {round}, {file};").repeat(100 + 40 * round).into_bytes(), 0).unwrap();
+        }
+        session.mkdir(&*format!("/directory {round}"), 0o755).unwrap();
+        for name in 0..40 {
+            session.open(&*format!("/directory {round}/a name that is not short, number {name}"), create).unwrap();
+        }
+        fs.sync().unwrap();
+        if round > 0 {
+            session.rename(&*format!("/directory {}", round - 1), "/directory of before", RenameMode::Replace).unwrap();
+            session.remove_tree("/directory of before", &mut |_| true).unwrap();
+        }
+        fs.sync().unwrap();
+    }
+    let image = Arc::new(device.clone_image());
+    let place = place_of(&image).0;
+    let head = myriad_log::recover(&place, Reach::End).unwrap().head.0;
+    assert!(head > place.length, "{rounds} rounds, {head} bytes: once around");
+    (image, place)
 }
 
 /// What `fsck -y` leaves: paths by contents.
@@ -259,4 +293,59 @@ fn without_anchors_the_ring_is_searched() {
         let (report, _) = repaired(Worn::new(image, Vec::new()), "no log");
         assert!(report.has_lost_changes());
     }
+}
+
+/// A repair brought all home and was cut short while it wrote zeros over the ring: the next one searched what was left, and laid
+/// records of an earlier lap over newer inodes and contents.
+#[test]
+fn a_ring_that_is_half_zeros_is_not_searched() {
+    let mut halves = 0;
+    for rounds in (36..60).step_by(4) {
+        let (device, place) = wrapped(rounds);
+        device.write(place.start, &[0; 2 * BLOCK]).unwrap();
+        let whole = repaired(Worn::new(Arc::new(device.clone_image()), Vec::new()), "whole").1;
+        assert!(whole.len() >= 5, "{}", whole.len());
+        for nth in 1.. {
+            let image = Arc::new(device.clone_image());
+            let failing = Arc::new(FaultDevice::new(Arc::clone(&image)));
+            failing.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
+            if check(failing, None, &Options { repair: true, threads: 1, now: 5, ..Options::default() }).is_ok() {
+                break;
+            }
+            let ring = place.start + 2 * BLOCK as u64..place.start + place.length;
+            let is_zeroed = |block: u64| block_of(&*image, FsBlock(block)).iter().all(|&byte| byte == 0);
+            let zeroed = (ring.start / BLOCK as u64..ring.end / BLOCK as u64).filter(|&block| is_zeroed(block)).count();
+            halves += usize::from((8..56).contains(&zeroed));
+            let context = format!("{rounds} rounds, write {nth}, {zeroed} blocks of the ring are zeros");
+            let (report, found) = repaired(Worn::new(image, Vec::new()), &context);
+            assert!(!report.has_lost_changes(), "{context}");
+            assert!(found == whole, "{context}: {:?}\ninstead of {:?}", found.values(), whole.values());
+        }
+    }
+    assert!(halves > 10, "{halves}");
+}
+
+/// What the first of two repairs found missing, the second one still tells.
+#[test]
+fn a_repair_that_goes_on_tells_what_was_lost() {
+    let (device, place) = wrapped(40);
+    device.write(place.start, &[0; 2 * BLOCK]).unwrap();
+    let middle = place.start + 50 * BLOCK as u64;
+    device.write(middle, &[0xee; 4 * BLOCK]).unwrap();
+    let said = |image: Arc<MemoryDevice>| {
+        let report = repaired(Worn::new(image, Vec::new()), "log in parts").0;
+        assert!(report.has_lost_changes());
+        report.log_loss
+    };
+    let first = said(Arc::new(device.clone_image()));
+    let image = Arc::new(device.clone_image());
+    let failing = Arc::new(FaultDevice::new(Arc::clone(&image)));
+    let options = Options { repair: true, threads: 1, now: 5, ..Options::default() };
+    let is_marked = || myriad_log::emptied(&LogPlace { device: image.clone(), ..place.clone() }).is_some();
+    for nth in (1..).take_while(|_| !is_marked()) {
+        failing.clear();
+        failing.fail(FaultOp::Write, nth, FaultSpan::Forever, 5);
+        check(failing.clone(), None, &options).unwrap_err();
+    }
+    assert_eq!(said(image), first);
 }

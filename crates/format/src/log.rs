@@ -13,7 +13,8 @@ use crate::on_disk::on_disk;
 use zerocopy::little_endian::{I64, U32, U64};
 
 on_disk! {
-    /// An anchor: where replay starts. Of two valid anchors the one with the higher sequence counts.
+    /// An anchor: where replay starts. Of two valid anchors the one with the higher sequence counts. One of sequence 0 counts for
+    /// nothing: it says that the log is being emptied, that all that the ring held is home, and what a search of it had found.
     pub struct AnchorBlock: 64 {
         0 => magic: U32,
         /// CRC32C of the 64 bytes with this field taken as zero.
@@ -22,7 +23,13 @@ on_disk! {
         24 => sequence: U64,
         /// LSN of the oldest checkpoint that replay needs.
         32 => tail: U64,
-        40 => reserved: [u8; 24],
+        /// Of sequence 0: checkpoints that were found.
+        40 => found: U32,
+        /// Of sequence 0: checkpoints that are damaged, at least so many.
+        44 => missing: U32,
+        /// Of sequence 0: time of the last one found.
+        48 => time: I64,
+        56 => reserved: [u8; 8],
     }
 }
 

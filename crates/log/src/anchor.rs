@@ -13,6 +13,63 @@ pub(crate) struct Anchor {
     pub tail: Lsn,
 }
 
+/// What a search had found in a log that was brought home and is being emptied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emptied {
+    /// Checkpoints that were found.
+    pub found: u32,
+    /// Checkpoints that were damaged: at least so many.
+    pub missing: u32,
+    /// Time of the last one found, in nanoseconds since 1970.
+    pub time: i64,
+}
+
+impl Emptied {
+    /// A unit of bytes that holds the mark.
+    pub(crate) fn encode(self, place: &LogPlace, ring: &Ring) -> Vec<u8> {
+        let raw = AnchorBlock {
+            volume: place.volume,
+            found: self.found.into(),
+            missing: self.missing.into(),
+            time: self.time.into(),
+            ..AnchorBlock::zeroed()
+        };
+        seal(raw, ring)
+    }
+
+    /// The mark, if one of the two places holds it.
+    pub(crate) fn read(place: &LogPlace, ring: &Ring) -> Option<Self> {
+        let mut bytes = vec![0; ring.unit as usize];
+        (0..ANCHOR_UNITS).find_map(|slot| {
+            place.read(place.start + slot * ring.unit, &mut bytes).ok()?;
+            let raw = intact(place, &bytes).filter(|raw| raw.sequence.get() == MARK)?;
+            Some(Self { found: raw.found.get(), missing: raw.missing.get(), time: raw.time.get() })
+        })
+    }
+}
+
+/// The sequence of a mark.
+const MARK: u64 = 0;
+
+/// A unit of bytes that holds an anchor.
+fn seal(raw: AnchorBlock, ring: &Ring) -> Vec<u8> {
+    let mut bytes = vec![0; ring.unit as usize];
+    *AnchorBlock::read_mut(&mut bytes) = AnchorBlock { magic: ANCHOR_MAGIC.into(), crc: 0.into(), ..raw };
+    let crc = crc32c::crc32c(&bytes[..AnchorBlock::SIZE]);
+    AnchorBlock::read_mut(&mut bytes).crc = crc.into();
+    bytes
+}
+
+/// What lies in the place of an anchor, `None` if it was torn, never written or another volume's.
+fn intact(place: &LogPlace, bytes: &[u8]) -> Option<AnchorBlock> {
+    let raw = *AnchorBlock::read(bytes);
+    let mut unsealed = [0; AnchorBlock::SIZE];
+    unsealed.copy_from_slice(&bytes[..AnchorBlock::SIZE]);
+    AnchorBlock::read_mut(&mut unsealed).crc = 0.into();
+    let is_intact = raw.magic.get() == ANCHOR_MAGIC && raw.crc.get() == crc32c::crc32c(&unsealed) && raw.volume == place.volume;
+    is_intact.then_some(raw)
+}
+
 /// Both anchors as read.
 pub(crate) struct Anchors {
     /// The one that counts.
@@ -41,28 +98,19 @@ impl Anchor {
 
     /// A unit of bytes that holds it.
     pub fn encode(&self, place: &LogPlace, ring: &Ring) -> Vec<u8> {
-        let mut bytes = vec![0; ring.unit as usize];
-        *AnchorBlock::read_mut(&mut bytes) = AnchorBlock {
-            magic: ANCHOR_MAGIC.into(),
+        let raw = AnchorBlock {
             volume: place.volume,
             sequence: self.sequence.into(),
             tail: self.tail.0.into(),
             ..AnchorBlock::zeroed()
         };
-        let crc = crc32c::crc32c(&bytes[..AnchorBlock::SIZE]);
-        AnchorBlock::read_mut(&mut bytes).crc = crc.into();
-        bytes
+        seal(raw, ring)
     }
 
-    /// The anchor in a place, `None` if it was torn, never written or another volume's.
+    /// The anchor in a place.
     fn decode(place: &LogPlace, slot: u64, bytes: &[u8]) -> Option<Self> {
-        let raw = *AnchorBlock::read(bytes);
-        let mut unsealed = [0; AnchorBlock::SIZE];
-        unsealed.copy_from_slice(&bytes[..AnchorBlock::SIZE]);
-        AnchorBlock::read_mut(&mut unsealed).crc = 0.into();
-        let intact =
-            raw.magic.get() == ANCHOR_MAGIC && raw.crc.get() == crc32c::crc32c(&unsealed) && raw.volume == place.volume;
-        intact.then(|| Self { slot, sequence: raw.sequence.get(), tail: Lsn(raw.tail.get()) })
+        let raw = intact(place, bytes)?;
+        Some(Self { slot, sequence: raw.sequence.get(), tail: Lsn(raw.tail.get()) })
     }
 
     /// The two places, that of the anchor that counts last. An anchor that cannot be read counts for none.
@@ -101,14 +149,18 @@ impl Anchor {
                 }
             }
         }
-        let has_both = found.iter().all(Option::is_some);
+        let is_mark = |found: &Option<Self>| found.is_some_and(|anchor| anchor.sequence == MARK);
+        if found.iter().any(is_mark) {
+            damaged.get_or_insert("of a repair that did not end");
+        }
+        let has_both = found.iter().all(|found| found.is_some() && !is_mark(found));
         // Of twins the first.
         let Some(anchor) = found.into_iter().rev().flatten().max_by_key(|anchor| anchor.sequence) else {
             return Err(
                 unreadable.unwrap_or_else(|| impossible(Lsn(0), "anchor pair (neither is valid) at byte", place.start))
             );
         };
-        if anchor.sequence == 0 || anchor.sequence > POSITION_MAX {
+        if anchor.sequence == MARK || anchor.sequence > POSITION_MAX {
             return Err(impossible(anchor.tail, "anchor sequence", anchor.sequence));
         }
         if anchor.tail.0 % ring.unit != 0 || anchor.tail.0 > POSITION_MAX {

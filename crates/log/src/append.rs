@@ -1,6 +1,6 @@
 //! Writing: formatting, commits and anchors. The crash argument is in the crate's header.
 
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, Emptied};
 use crate::checkpoint::{Checkpoint, Link, Sealed};
 use crate::place::{LogError, LogPlace, POSITION_MAX, Ring, impossible};
 use crate::recover::{Reach, Recovered, Scan};
@@ -44,16 +44,22 @@ pub fn format(place: &LogPlace, first_lsn: Lsn) -> Result<(), LogError> {
     device.flush().map_err(failed)
 }
 
-/// Makes a log unreadable, so that it may be written over: no anchor counts any more. The one that counts goes last.
-pub fn forget(place: &LogPlace) -> Result<(), LogError> {
+/// Makes a log unreadable, so that it may be written over: no anchor counts any more, and what lies in their places says so
+/// ([`emptied`]). All that counts of it must be home. The one that counts goes last.
+pub fn forget(place: &LogPlace, what: Emptied) -> Result<(), LogError> {
     let ring = place.ring()?;
     let failed = |source| LogError::Io { op: "erase", offset: place.start, source };
     for slot in Anchor::slots(place, &ring) {
-        let zeros = vec![0; ring.unit as usize];
-        let done = place.device.write(place.start + slot * ring.unit, &zeros);
+        let done = place.device.write(place.start + slot * ring.unit, &what.encode(place, &ring));
         done.and_then(|()| place.device.flush()).map_err(failed)?;
     }
     Ok(())
+}
+
+/// What [`forget`] left where no anchor counts: the ring is not to be searched.
+pub fn emptied(place: &LogPlace) -> Option<Emptied> {
+    let ring = place.ring().ok()?;
+    Emptied::read(place, &ring)
 }
 
 /// Erases what looks like checkpoints of this volume in a place where no log has been made yet: for a volume id that may

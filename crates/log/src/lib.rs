@@ -84,7 +84,8 @@ mod sectors;
 #[cfg(test)]
 mod tests;
 
-pub use append::{Log, erase, forget, format};
+pub use anchor::Emptied;
+pub use append::{Log, emptied, erase, forget, format};
 pub use checkpoint::{Checkpoint, Sealed};
 pub use overlay::{Applied, Overlay};
 pub use place::{LogError, LogPlace, POSITION_MAX, RING_BYTES_MAX, RING_UNITS_MIN};

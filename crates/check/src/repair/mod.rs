@@ -48,7 +48,7 @@ use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
-use myriad_log::Applied;
+use myriad_log::{Applied, Emptied};
 use room::Room;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -559,13 +559,15 @@ fn write_home(reader: &Reader, block: FsBlock, bytes: &[u8], left: &[Range<usize
 fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<(), CheckError> {
     let is_damaged = replay.is_damaged();
     let Some(place) = replay.place else { return Ok(()) };
+    let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     if is_damaged {
         // Nobody knows which LSNs were used, and a place that cannot be read may be as new once it is written: the ring must be
-        // zeros. Not before it counts for nothing, or what is left of it half
-        // way may look like the whole of a shorter one.
-        myriad_log::forget(&place).map_err(|error| CheckError::Repair(error.to_string()))?;
+        // zeros. Not before it counts for nothing, or what is left of it half way may look like the whole of a shorter one.
+        let emptied = replay.loss.map_or(Emptied::default(), Emptied::from);
+        myriad_log::forget(&place, emptied).map_err(|error| CheckError::Repair(error.to_string()))?;
         let zeros = vec![0; 1 << 16];
-        let mut at = 0;
+        // The marks stay until all is zeros.
+        let mut at = myriad_format::log::ANCHOR_UNITS * unit;
         while at < place.length {
             let part = (place.length - at).min(zeros.len() as u64);
             let offset = place.start + at;
@@ -582,7 +584,6 @@ fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> 
             None => "made the log empty: the volume did not need it".to_owned(),
         });
     }
-    let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     let first = Lsn(replay.head.0.next_multiple_of(unit));
     myriad_log::format(&place, first).map_err(|error| CheckError::Repair(error.to_string()))
 }
