@@ -208,8 +208,14 @@ impl Checkpointer {
             match volume.order {
                 Order::Log => self.run_log(volume).map(|()| None),
                 Order::Soft => self.run_soft(volume, &mut goal),
-                // Each operation promises that all lasts which others did before it.
-                Order::Sync => self.run_soft(volume, &mut goal)?.map_or(Ok(None), Err),
+                // Each operation promises that all lasts which others did before it: what cannot be read ends this. So it is asked for twice.
+                Order::Sync => match self.run_soft(volume, &mut goal)? {
+                    None => Ok(None),
+                    Some(_) => {
+                        volume.soft().unreadable.forget();
+                        self.run_soft(volume, &mut goal)?.map_or(Ok(None), Err)
+                    }
+                },
                 Order::None => self.run_none(volume).map(|()| None),
             }
         });

@@ -55,7 +55,14 @@ impl Volume {
     /// Makes a file durable, and a name by which it is found. Order `softdep` writes no more than that; the others make everything durable.
     pub fn commit_file(&self, file: Ino) -> Result<()> {
         match &self.soft {
-            Some(soft) if self.order == Order::Soft => self.commit_needed_by(soft, file),
+            Some(soft) if self.order == Order::Soft => match self.commit_needed_by(soft, file) {
+                Err(Error::Io(_) | Error::Corrupt(_)) if self.check_not_shut_down().is_ok() => {
+                    // What the device answered a while ago is no answer to this fsync.
+                    soft.unreadable.forget();
+                    self.commit_needed_by(soft, file)
+                }
+                done => done,
+            },
             _ => self.commit_now(),
         }
     }

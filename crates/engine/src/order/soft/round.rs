@@ -138,7 +138,8 @@ impl Checkpointer {
             volume.counters.add(Count::soft_forced, u64::from(is_forced));
             was_empty = is_empty;
             rounds += 1;
-            let stays_closed = rounds >= OPEN_ROUNDS || begun.round.exchange.is_some();
+            // What others change in between waits for nobody, and is not to be forced.
+            let stays_closed = rounds >= OPEN_ROUNDS || begun.round.exchange.is_some() || is_forced;
             self.round = Some(begun.round);
             held = stays_closed.then_some(closed);
             self.finish_round(volume, stays_closed)?;

@@ -18,13 +18,12 @@ use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
 use std::sync::Arc;
 
 fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
-    format_with(device, block_size, MkfsOptions::default().bytes_per_inode);
+    format_with(device, MkfsOptions { block_size, order: Order::Soft, ..MkfsOptions::default() });
 }
 
-fn format_with(device: Arc<dyn BlockDevice>, block_size: u32, bytes_per_inode: u64) {
+fn format_with(device: Arc<dyn BlockDevice>, options: MkfsOptions) {
     let choices = Profile::parse("ffs").unwrap().choices;
-    let options = MkfsOptions { choices, block_size, bytes_per_inode, order: Order::Soft, ..MkfsOptions::default() };
-    crate::mkfs::format(device, None, &options).unwrap();
+    crate::mkfs::format(device, None, &MkfsOptions { choices, ..options }).unwrap();
 }
 
 /// Does something as root.
@@ -128,9 +127,9 @@ fn a_name_that_is_noted_is_not_searched_for() {
 }
 
 /// A volume on a device whose reads can be made to fail, with directory `c` three levels deep, of whose parent nothing is in the cache; and `c`.
-fn deep_directory(bytes_per_inode: u64) -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
+fn deep_directory(order: Order, bytes_per_inode: u64) -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
     let memory = Arc::new(MemoryDevice::new(16 << 20));
-    format_with(memory.clone(), 512, bytes_per_inode);
+    format_with(memory.clone(), MkfsOptions { block_size: 512, order, bytes_per_inode, ..MkfsOptions::default() });
     let device = Arc::new(FaultDevice::new(memory));
     let volume = testing::open(device.clone());
     let a = mkdir(&volume, root(&volume), "a");
@@ -149,7 +148,7 @@ fn deep_directory(bytes_per_inode: u64) -> (Arc<FaultDevice<Arc<MemoryDevice>>>,
 
 /// The same, and a new name `link` in `c` of a file that lasts: whether it may show depends on what has to be read.
 fn deep_link() -> (Arc<FaultDevice<Arc<MemoryDevice>>>, Volume, Node) {
-    let (device, volume, c) = deep_directory(MkfsOptions::default().bytes_per_inode);
+    let (device, volume, c) = deep_directory(Order::Soft, MkfsOptions::default().bytes_per_inode);
     let file = testing::new_file(&volume, b"file");
     volume.commit_now().unwrap();
     with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()).unwrap());
@@ -189,6 +188,40 @@ fn what_cannot_be_judged_waits_and_all_else_lasts() {
     assert!(volume.soft().is_clean());
     let after = testing::open(Arc::new(device.inner().clone_image()));
     assert!(with(&after, |ops, _| ops.lookup(c, b"link")).is_ok());
+}
+
+/// An answer of the device that was noted for a while was the answer to an fsync that came later, though the device could read again; and one that came once
+/// shut down a volume on which each operation makes itself durable.
+#[test]
+fn what_can_be_read_by_now_is_read() {
+    let (device, volume, _) = deep_link();
+    // Nothing says by which of its names a file is found that has lost the one of its identity: all is made durable.
+    let file = testing::new_file(&volume, b"first");
+    with(&volume, |ops, root| {
+        ops.link(file.node(), root, b"second", LinkRules::default()).unwrap();
+        ops.unlink(root, b"first").unwrap();
+    });
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, EIO);
+    assert!(matches!(volume.commit_file(file.ino), Err(Error::Io(_))));
+    device.clear();
+    volume.commit_file(file.ino).unwrap();
+    assert!(volume.soft().is_clean());
+
+    let mut struck = 0;
+    for nth in 1.. {
+        let (device, volume, c) = deep_directory(Order::Sync, MkfsOptions::default().bytes_per_inode);
+        let file = testing::new_file(&volume, b"file");
+        device.fail(FaultOp::Read, nth, FaultSpan::Once, EIO);
+        let linked = with(&volume, |ops, _| ops.link(file.node(), c, b"link", LinkRules::default()));
+        assert!(volume.check_running().is_ok(), "read {nth}");
+        if device.struck() == 0 {
+            break;
+        }
+        struck += 1;
+        let lasting = testing::open(Arc::new(device.inner().clone_image()));
+        assert_eq!(with(&lasting, |ops, _| ops.lookup(c, b"link")).is_ok(), linked.is_ok(), "read {nth}");
+    }
+    assert!(struck > 1, "{struck}");
 }
 
 /// The thread that gets the checkpointer syncs for others as well. One whose file's directories cannot be read is no reason for its own fsync to fail.
@@ -236,7 +269,7 @@ fn what_cannot_be_read_is_not_asked_for_by_each_round() {
 /// A commit was made only so that a name could be used again, and its error became the operation's, though that needed nothing of what could not be read.
 #[test]
 fn what_waits_for_a_commit_goes_on_if_its_own_names_last() {
-    let (device, volume, c) = deep_directory(8192);
+    let (device, volume, c) = deep_directory(Order::Soft, 8192);
     let names = ["made", "linked", "target", "late"];
     let files = names.map(|name| testing::new_file(&volume, name.as_bytes()).node());
     let moved = testing::new_file(&volume, b"moved").node();
@@ -277,7 +310,7 @@ fn what_waits_for_a_commit_goes_on_if_its_own_names_last() {
 #[test]
 fn who_wants_room_is_not_told_of_what_cannot_be_read() {
     // With so few inodes that an operation has those given back that wait for it.
-    let (device, volume, c) = deep_directory(128 << 10);
+    let (device, volume, c) = deep_directory(Order::Soft, 128 << 10);
     let file = testing::new_file(&volume, b"file");
     make(&volume, root(&volume), "gone", S_IFREG | 0o644);
     volume.commit_now().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! A medium may try for seconds before it says that it cannot read a block, and nobody else can do anything while the gate is closed. All units that wait for
 //! such a block would ask for it, in each round of each commit. So for a while nobody asks the device again, and the answer is the one that it gave last. Somebody
-//! who syncs the volume, or closes it, has all of them asked for again: the medium may have been mended.
+//! who syncs the volume, or closes it, has all of them asked for again: the medium may have been mended. So has an fsync that would fail for them, and an
+//! operation of order `sync`, which would shut the volume down.
 
 use crate::error::{Error, IoError};
 use crate::locks::{Mutex, Rank};
