@@ -66,7 +66,8 @@ fn intact(place: &LogPlace, bytes: &[u8]) -> Option<AnchorBlock> {
     let mut unsealed = [0; AnchorBlock::SIZE];
     unsealed.copy_from_slice(&bytes[..AnchorBlock::SIZE]);
     AnchorBlock::read_mut(&mut unsealed).crc = 0.into();
-    let is_intact = raw.magic.get() == ANCHOR_MAGIC && raw.crc.get() == crc32c::crc32c(&unsealed) && raw.volume == place.volume;
+    let is_intact =
+        raw.magic.get() == ANCHOR_MAGIC && raw.crc.get() == crc32c::crc32c(&unsealed) && raw.volume == place.volume;
     is_intact.then_some(raw)
 }
 

@@ -31,6 +31,10 @@ impl<T: Target> Target for Dry<T> {
         dir.as_ref().map_or(Ok(None), |dir| self.target.find(dir, name))
     }
 
+    fn acl(&self, dir: &Self::Dir, name: &[u8]) -> Option<Vec<u8>> {
+        dir.as_ref().and_then(|dir| self.target.acl(dir, name))
+    }
+
     fn names(&self, dir: &Self::Dir) -> Result<Vec<Vec<u8>>> {
         dir.as_ref().map_or(Ok(Vec::new()), |dir| self.target.names(dir))
     }

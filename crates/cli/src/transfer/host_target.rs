@@ -1,6 +1,7 @@
 //! Target: a directory of the host. Every name is opened relative to its directory and never followed, so that nothing
 //! a hostile volume or another user puts in the way leads elsewhere.
 
+use super::acl;
 use super::batch::Meta;
 use super::host::{self, Named};
 use super::target::{Attrs, Found, Lost, Result, Target};
@@ -44,7 +45,8 @@ impl HostTarget {
         if let Some((uid, gid)) = attrs.owner {
             rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
-        self.set_xattrs(&Named::Open(file.as_fd()), name, xattrs)?;
+        let mut attrs = *attrs;
+        attrs.narrow(self.set_xattrs(&Named::Open(file.as_fd()), name, xattrs)?);
         if let Some(mode) = attrs.mode {
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))?;
         }
@@ -63,14 +65,22 @@ impl HostTarget {
                 rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
             }
         }
-        self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?;
+        let group_bits = self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?;
+        if group_bits.is_some() && !is_symlink {
+            let mut attrs = *attrs;
+            attrs.narrow(group_bits);
+            let mode = attrs.mode.unwrap_or(NODE_MODE);
+            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+        }
         if let Some(times) = attrs.times {
             rustix::fs::utimensat(dir, name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         Ok(())
     }
 
-    fn set_xattrs(&self, file: &Named, name: &[u8], xattrs: &[u8]) -> Result<()> {
+    /// If the access ACL is not taken: what the file's group has by it.
+    fn set_xattrs(&self, file: &Named, name: &[u8], xattrs: &[u8]) -> Result<Option<u16>> {
+        let mut group_bits = None;
         for attribute in AttrIter::new(xattrs) {
             let (key, value) = attribute.expect("sources pack sound lists");
             let result = match file {
@@ -81,10 +91,13 @@ impl HostTarget {
                 Ok(()) => {}
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)) => return Err(errno.into()),
                 // The file is worth more than an attribute that the host does not take.
-                Err(errno) => self.lost.borrow_mut().xattr(name, key, &errno.into()),
+                Err(errno) => {
+                    self.lost.borrow_mut().xattr(name, key, &errno.into());
+                    group_bits = group_bits.or((key == acl::ACCESS).then(|| acl::group_bits(value)).flatten());
+                }
             }
         }
-        Ok(())
+        Ok(group_bits)
     }
 
     /// Ends the writing of a file. Of one that replaces another, a power cut could leave neither the old content nor the new unless it is
@@ -110,6 +123,9 @@ impl HostTarget {
         Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?)
     }
 }
+
+/// Mode of a special file of which none is given.
+const NODE_MODE: u16 = 0o600;
 
 /// `HostTarget::open` in words; the empty path is the directory of this process.
 pub fn open_directory(path: &Path) -> anyhow::Result<Rc<OwnedFd>> {
@@ -180,6 +196,14 @@ impl Target for HostTarget {
         entries.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
     }
 
+    fn acl(&self, dir: &Self::Dir, name: &[u8]) -> Option<Vec<u8>> {
+        // No attribute of Linux is longer.
+        let mut value = vec![0; 1 << 16];
+        let length = rustix::fs::lgetxattr(Named::path(dir.as_fd(), name), acl::ACCESS, &mut value[..]).ok()?;
+        value.truncate(length);
+        Some(value)
+    }
+
     fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool {
         rustix::fs::readlinkat(dir, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target)
     }
@@ -238,7 +262,7 @@ impl Target for HostTarget {
             FileType::BlockDevice => HostType::BlockDevice,
             FileType::File | FileType::Directory | FileType::Symlink => unreachable!("these have calls of their own"),
         };
-        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(0o600).into());
+        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(NODE_MODE).into());
         rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
         let made = self.set_named(dir, name, attrs, xattrs, false);
         self.undo(dir, name, made)

@@ -17,6 +17,7 @@
 //!
 //! Not here: what a volume is. These verbs know the engine by its API only.
 
+mod acl;
 mod archive;
 pub(crate) mod batch;
 pub(crate) mod compress;

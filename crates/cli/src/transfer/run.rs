@@ -38,6 +38,10 @@ pub trait Sink {
     /// Attributes that could not be kept, in words.
     fn lost(&self) -> Option<String>;
     fn is_ready(&self) -> bool;
+    /// Whether a path of the source has something in its place.
+    fn has(&mut self, _path: &[u8]) -> bool {
+        false
+    }
     /// Whether what was taken stays when the work ends early. A part of an archive or of a stream is worth nothing.
     fn keeps_parts(&self) -> bool {
         true
@@ -53,6 +57,8 @@ pub enum Outcome {
     Merged,
     /// What was there stays, and looks like this entry: an earlier run has made it.
     Same,
+    /// As `Same`, as far as that can be said where no times are kept: it may be another file of that size.
+    Alike,
     /// What was there stays, and does not look like it.
     Skipped,
 }
@@ -244,9 +250,18 @@ pub struct Options<'a> {
     pub tell: Option<Tell<'a>>,
 }
 
-/// Inodes that were seen, for those that may have more names, each with the first one; `None`: that is another file's in
-/// the target, and stays so.
-type Links = HashMap<LinkKey, Option<Box<[u8]>>>;
+/// Inodes that were seen, for those that may have more names.
+type Links = HashMap<LinkKey, FirstName>;
+
+/// What the target has under the first name of a file.
+enum FirstName {
+    /// The file: further names become links to this one.
+    Made(Box<[u8]>),
+    /// What was there, and may be another file.
+    Unsure,
+    /// Another file, which stays there.
+    Taken,
+}
 
 /// A file whose data is not all there yet.
 struct Coming {
@@ -380,7 +395,7 @@ impl Run<'_> {
                     return Ok(());
                 }
                 if let Some(key) = entry.link
-                    && !self.link(batch, &mut entry, key)
+                    && !self.link(batch, &mut entry, key, sink)
                 {
                     return Ok(());
                 }
@@ -419,7 +434,12 @@ impl Run<'_> {
                     self.note_done(path, false);
                 }
                 if let Some(key) = link.filter(|_| !is_coming) {
-                    self.links.insert(key, (outcome != Outcome::Skipped).then(|| Box::from(path)));
+                    let first = match outcome {
+                        Outcome::Alike => FirstName::Unsure,
+                        Outcome::Skipped => FirstName::Taken,
+                        _ => FirstName::Made(path.into()),
+                    };
+                    self.links.insert(key, first);
                 }
                 if let Some(tell) = self.options.tell.filter(|_| is_done) {
                     tell(path, &entry, outcome, sink.backup())?;
@@ -442,7 +462,7 @@ impl Run<'_> {
                     self.tally.files += 1;
                     self.tally.bytes += coming.bytes;
                     self.note_done(&coming.path, coming.has_clamped_times);
-                    self.links.extend(coming.link.map(|key| (key, Some(coming.path.into_boxed_slice()))));
+                    self.links.extend(coming.link.map(|key| (key, FirstName::Made(coming.path.into_boxed_slice()))));
                 }
             }
             Record::Data { .. } | Record::End => {}
@@ -480,12 +500,20 @@ impl Run<'_> {
 
     /// Turns a further name of a file into a hard link. `false`: the file could not be had under its first name, and
     /// this one came without content.
-    fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey) -> bool {
+    fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey, sink: &mut dyn Sink) -> bool {
         let known = self.links.get(&key);
-        if let Some(Some(first)) = known {
+        if let Some(FirstName::Made(first)) = known {
             entry.body = Body::HardLink(batch.add(first));
         } else if matches!(entry.body, Body::HardLink(_)) {
             let (what, next) = match known {
+                Some(FirstName::Unsure) if sink.has(batch.get(entry.path)) => {
+                    self.tally.skipped += 1;
+                    return false;
+                }
+                Some(FirstName::Unsure) => (
+                    "the first of its names was there, and without times nothing says whether it is this file's",
+                    "give -p, or copy it by itself",
+                ),
                 Some(_) => ("another file has the first of its names, and was left as it is", "copy it by itself"),
                 None => ("could not be had under the first of its names", "see the error about that one"),
             };

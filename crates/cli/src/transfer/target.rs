@@ -17,6 +17,15 @@ pub struct Attrs {
     pub times: Option<(Time, Time)>,
 }
 
+impl Attrs {
+    /// Without the ACL that the mode was made with, its group would have the rights of the mask.
+    pub fn narrow(&mut self, group_bits: Option<u16>) {
+        if let Some(bits) = group_bits {
+            self.mode = self.mode.map(|mode| mode & !0o070 | bits);
+        }
+    }
+}
+
 /// Whose the new files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -163,6 +172,8 @@ pub trait Target {
     fn find(&self, dir: &Self::Dir, name: &[u8]) -> Result<Option<Found>>;
     /// The names in a directory.
     fn names(&self, dir: &Self::Dir) -> Result<Vec<Vec<u8>>>;
+    /// The access ACL of a file, if it has one.
+    fn acl(&self, dir: &Self::Dir, name: &[u8]) -> Option<Vec<u8>>;
     /// Whether a name is a symbolic link with this target.
     fn leads_to(&self, dir: &Self::Dir, name: &[u8], target: &[u8]) -> bool;
     /// ENOTDIR if it is something else.

@@ -1,5 +1,6 @@
 //! Target: a volume.
 
+use super::acl;
 use super::batch::Meta;
 use super::target::{Attrs, Found, Lost, Result, Target};
 use crate::failure::At;
@@ -32,10 +33,11 @@ impl VolumeTarget {
         if set != SetAttr::default() {
             self.session.set_attr_node(node, set)?;
         }
-        self.set_xattrs(node, file, xattrs)
+        self.set_xattrs(node, attrs.mode, file, xattrs)
     }
 
-    fn set_xattrs(&self, node: Node, file: &[u8], xattrs: &[u8]) -> Result<()> {
+    /// `mode`: the one that the file has, if it was given one.
+    fn set_xattrs(&self, node: Node, mode: Option<u16>, file: &[u8], xattrs: &[u8]) -> Result<()> {
         for attribute in AttrIter::new(xattrs) {
             let (name, value) = attribute.expect("sources pack sound lists");
             match self.session.set_xattr_node(node, name, value, XattrMode::Set) {
@@ -46,6 +48,11 @@ impl VolumeTarget {
                     @ Error::Refused(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL | Errno::RANGE | Errno::TOOBIG),
                 ) => {
                     self.lost.borrow_mut().xattr(file, name, &error);
+                    let mut attrs = Attrs { mode, ..Attrs::default() };
+                    attrs.narrow((name == acl::ACCESS).then(|| acl::group_bits(value)).flatten());
+                    if attrs.mode != mode {
+                        self.session.set_attr_node(node, set_attr(&attrs))?;
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -56,7 +63,8 @@ impl VolumeTarget {
     /// A new file of any type but a directory, whole; on an error it is not there.
     fn make(&self, dir: Node, name: &[u8], new: &CreateWith<'_>, xattrs: &[u8]) -> Result<()> {
         let node = self.session.create_with(dir, name, new)?.node();
-        let result = self.set_xattrs(node, name, xattrs);
+        let mode = new.attr.mode;
+        let result = self.set_xattrs(node, mode, name, xattrs);
         self.undo(dir, name, result)
     }
 
@@ -83,6 +91,11 @@ impl Target for VolumeTarget {
 
     fn names(&self, dir: &Node) -> Result<Vec<Vec<u8>>> {
         self.session.read_dir_node(*dir)?.map(|entry| Ok(entry?.name)).collect()
+    }
+
+    fn acl(&self, dir: &Node, name: &[u8]) -> Option<Vec<u8>> {
+        let stat = self.session.lookup(*dir, name).ok()?;
+        self.session.get_xattr_node(stat.node(), acl::ACCESS).ok()
     }
 
     fn leads_to(&self, dir: &Node, name: &[u8], target: &[u8]) -> bool {

@@ -8,6 +8,7 @@
 //!   3. A directory gets its times, owner and attributes when it is left, after its content; all that are open are left
 //!      at the end, also after an interruption.
 
+use super::acl;
 use super::batch::{Batch, Body, Entry, Meta};
 use super::existing::{Existing, Rules};
 use super::holes::{Holes, has_zeros, write_sparsely, write_zeros};
@@ -305,7 +306,7 @@ impl<'a, T: Target> Writer<'a, T> {
         let names = || self.target.names(self.top());
         let backup = self.rules.backups.name_for(name, names).map_err(|error| self.fault(path, error))?;
         if backup.is_none() {
-            self.inherit(&mut attrs, meta, found);
+            self.inherit(&mut attrs, meta, name, found);
         }
         loop {
             self.temporaries += 1;
@@ -367,11 +368,13 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    /// A file that is written anew keeps its mode and owner, as far as those of the source are not to be kept.
-    fn inherit(&self, attrs: &mut Attrs, meta: &Meta, found: Option<Found>) {
+    /// A file that is written anew keeps its mode and owner, as far as those of the source are not to be kept. It loses its ACL, and no user or group
+    /// gets more than they had by it.
+    fn inherit(&self, attrs: &mut Attrs, meta: &Meta, name: &[u8], found: Option<Found>) {
         let Some(found) = found.filter(|_| is_file(meta, found) && !self.rules.removes) else { return };
         if !self.keep.keeps_modes() {
             attrs.mode = Some(found.mode & 0o777);
+            attrs.narrow(self.target.acl(self.top(), name).as_deref().and_then(acl::group_bits));
         }
         let owner = Some((found.uid, found.gid));
         match self.keep.owner {
@@ -386,14 +389,13 @@ impl<'a, T: Target> Writer<'a, T> {
     /// Of a file that stays: whether it looks like the one that was to come. It may be the part of it that a run has left which was
     /// killed; and further names that follow must not become names of another file.
     fn skipped(&self, path: &[u8], meta: &Meta) -> Outcome {
-        let is_same = |found: Found| {
-            // A copy that does not keep times has its own.
-            let is_of_time = found.mtime == meta.mtime || !self.keep.times;
-            let is_alike = found.file_type == meta.file_type() && is_of_time;
-            is_alike && (found.size == meta.size || meta.file_type() != FileType::File)
+        let is_alike = |found: Found| {
+            found.file_type == meta.file_type() && (found.size == meta.size || meta.file_type() != FileType::File)
         };
         match self.target.find(self.top(), path::split(path).1) {
-            Ok(Some(found)) if is_same(found) => Outcome::Same,
+            // A copy that does not keep times has its own.
+            Ok(Some(found)) if is_alike(found) && !self.keep.times => Outcome::Alike,
+            Ok(Some(found)) if is_alike(found) && found.mtime == meta.mtime => Outcome::Same,
             _ => Outcome::Skipped,
         }
     }
@@ -723,5 +725,12 @@ impl<T: Target> Sink for Writer<'_, T> {
 
     fn is_ready(&self) -> bool {
         self.open.is_some()
+    }
+
+    fn has(&mut self, path: &[u8]) -> bool {
+        let path = self.full(path);
+        let (parent, name) = path::split(&path);
+        let found = self.resolve(parent).and_then(|dir| self.target.find(&dir, name));
+        found.is_ok_and(|found| found.is_some())
     }
 }

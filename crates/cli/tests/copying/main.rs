@@ -286,6 +286,54 @@ fn hard_links_share_what_they_are_names_of() {
     place.line("fsck -n vol.img").expect(0, &[]);
 }
 
+/// Without times, a file that was there under the first name of two, and that is as long, was taken for the copy of an earlier run: the second name became
+/// one more of it.
+#[test]
+fn a_second_name_is_none_of_a_file_that_was_there() {
+    let place = Place::with_volume(16 << 20);
+    // Files come before directories, so `a` is the first name.
+    shell(&place, "mkdir -p s/d old; echo new > s/a; ln s/a s/d/b; echo old > old/a");
+    place.line("cp -r old vol.img:/s").ok();
+    place.line("cp -rnd s vol.img:/").expect(1, &["d/b: the first of its names was there"]);
+    assert_eq!(place.line("cat vol.img:/s/a").ok().text(), "old\n");
+    assert_eq!(place.line("ls vol.img:/s/d").ok().text(), "");
+    // What is there under the second one stays as well, and is nothing to be told of.
+    place.line("cp s/d/b vol.img:/s/d/b").ok();
+    place.line("cp -rnd s vol.img:/").ok();
+    assert_eq!(place.line("cat vol.img:/s/d/b").ok().text(), "new\n");
+    // With times they say which file it is.
+    place.line("cp -a s vol.img:/t").ok();
+    place.line("rm vol.img:/t/d/b").ok();
+    place.line("cp -an s/. vol.img:/t").ok();
+    assert_eq!(place.line("stat -c %h vol.img:/t/d/b").ok().text(), "2\n");
+}
+
+/// Where a file has an ACL, the group's bits of its mode are the most that anybody has whom it names: of a copy without the ACL they were the group's.
+#[test]
+fn no_group_gets_what_an_acl_gave_to_others() {
+    let place = Place::with_volume(16 << 20);
+    shell(
+        &place,
+        "umask 022; mkdir s t; echo old > s/f; chmod 640 s/f; setfacl -m u:1234:rw,g::r s/f; cp -a s/f t/f; echo new > new",
+    );
+    place.line("import -q s vol.img:/s").ok();
+    let mode = |line: &str| place.line(line).ok().text().trim().to_owned();
+    assert_eq!(mode("stat -c %a vol.img:/s/f"), "660");
+    place.line("cp new vol.img:/s/f").ok();
+    assert_eq!(mode("stat -c %a vol.img:/s/f"), "640");
+    place.line("cp new t/f").ok();
+    shell(&place, "test $(stat -c %a t/f) = 640");
+    // A file system without ACLs.
+    let program = env!("CARGO_BIN_EXE_myriad");
+    let copy = format!("mkdir r; unshare -m sh -c 'mount -t ramfs r r && {program} cp -a s r && stat -c %a r/s/f'");
+    let output = std::process::Command::new("sh").args(["-c", &copy]).current_dir(place.path(".")).output().unwrap();
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() && !told.contains("myriad") {
+        return println!("skipped: a copy to a file system without ACLs: {told}");
+    }
+    assert!(said.trim() == "640" && told.contains("could not be kept"), "{said}{told}");
+}
+
 /// `cp -b x~ x` would make the backup of `x` under the name of the file that it copies.
 #[test]
 fn no_backup_takes_the_place_of_the_source() {

@@ -10,7 +10,6 @@
 //! Why not the `tar` crate: it reads extended headers of any length into memory, knows of GNU's sparse formats only the
 //! oldest and shows holes as zeros, and reports no offsets. What it would save is the header, the small part.
 
-mod acl;
 mod header;
 pub(super) mod pax;
 mod read;

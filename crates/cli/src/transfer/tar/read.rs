@@ -7,9 +7,10 @@
 
 use super::header::{self, Block, Dialect};
 use super::sparse::{self, Map};
-use super::{BLOCK, acl, pax};
+use super::{BLOCK, pax};
 use crate::failure::{Failure, host_error};
 use crate::show::name::Shown;
+use crate::transfer::acl;
 use crate::transfer::batch::{
     BATCH_SIZE, Body, Entry, Gone, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Span, WHOLE_MAX,
 };

@@ -1,7 +1,8 @@
 //! Archives of other programs are read, ours are read by them, and hostile ones end in an error that says where.
 
 use super::header::{self, put_number, seal};
-use super::{BLOCK, Writer, acl, pax};
+use super::{BLOCK, Writer, pax};
+use crate::transfer::acl;
 use crate::transfer::batch::{Body, Feed, Meta, Next, Record};
 use myriad_engine::FileType;
 use myriad_format::xattr::AttrIter;

@@ -5,7 +5,8 @@
 //! libarchive do, other attributes as `SCHILY.xattr`. Sockets have no place in an archive.
 
 use super::header::{self, Block};
-use super::{BLOCK, acl, pax};
+use super::{BLOCK, pax};
+use crate::transfer::acl;
 use crate::transfer::batch::{Batch, Body, Entry, Meta, PART_SIZE, Segment};
 use crate::transfer::path;
 use myriad_engine::FileType;

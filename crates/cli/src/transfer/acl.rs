@@ -8,17 +8,30 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 /// An entry that names nobody.
 const NOBODY: u32 = u32::MAX;
+const GROUP: u16 = 4;
+const MASK: u16 = 16;
 /// Tag, word, whether it names somebody.
 const TAGS: [(u16, &str, bool); 6] = [
     (1, "user", false),
     (2, "user", true),
-    (4, "group", false),
+    (GROUP, "group", false),
     (8, "group", true),
-    (16, "mask", false),
+    (MASK, "mask", false),
     (32, "other", false),
 ];
 /// No file system takes more.
 const ENTRIES_MAX: usize = 8191;
+
+/// Permission bits of a file's group by an access ACL. Where there is one, those of the mode are its mask: the most that any user or group has
+/// whom it names.
+pub fn group_bits(acl: &[u8]) -> Option<u16> {
+    let entry_of = |wanted: u16| {
+        let mut entries = acl.get(4..)?.chunks_exact(8).map(|entry| entry.split_at(2));
+        let (_, rest) = entries.find(|(tag, _)| *tag == wanted.to_le_bytes())?;
+        Some(u16::from_le_bytes([rest[0], rest[1]]) & 7)
+    };
+    Some((entry_of(GROUP)? & entry_of(MASK).unwrap_or(7)) << 3)
+}
 
 /// Text to binary. Names are looked up on this host, unless the entry has the number too, as libarchive adds it.
 pub fn parse(text: &[u8]) -> Option<Vec<u8>> {
