@@ -12,6 +12,7 @@ use myriad_sim::rng::{is_long, number};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 const SIZE: u64 = 24 << 20;
 const ROOM: u64 = 64 << 20;
@@ -198,7 +199,7 @@ fn beside_changes(volume: &Volume, random: Random, mut damage: impl FnMut(&Volum
 }
 
 fn sound(name: &'static str, mkfs: &MkfsOptions, is_log_external: bool) {
-    for seed in seeds(2) {
+    let try_seed = |seed: u64| {
         let _replay = Replay(name, seed);
         let volume = Volume::with(mkfs.clone(), is_log_external, quiet());
         let (changes, findings) = beside_changes(&volume, Random::new(seed), |_| (), 3);
@@ -208,6 +209,10 @@ fn sound(name: &'static str, mkfs: &MkfsOptions, is_log_external: bool) {
         let kept = counters.iter().find(|(name, _)| *name == "before_images").unwrap().1;
         assert!(kept > 100, "{kept} images: nothing was written over");
         volume.fs.clone().close().expect("it closes");
+    };
+    // Each is one thread's work for long.
+    for pair in seeds(2).chunks(2) {
+        thread::scope(|scope| pair.iter().for_each(|&seed| drop(scope.spawn(move || try_seed(seed)))));
     }
 }
 
