@@ -11,7 +11,7 @@ use crate::order::soft::{AsOf, Freed, Soft};
 use crate::thread_slot::thread_slot;
 use crate::types::Time;
 use crate::volume::{FramesWanted, PANICKED, Share, Volume};
-use myriad_format::{BlockKind, FsBlock, Geometry, Ino, header};
+use myriad_format::{BlockKind, Corrupt, FsBlock, Geometry, Ino, header};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, IntoBytes};
@@ -476,6 +476,11 @@ impl<'a> Txn<'a> {
         let volume = self.volume();
         if origin == Origin::Reused {
             volume.epoch.freed.lock().forgotten.take_back(block);
+        }
+        if volume.soft.as_ref().is_some_and(|soft| soft.holds_block(block)) {
+            // A device that has lost a write, or a damaged volume, says so.
+            let (ag, field) = (volume.geometry.ag_of(block), "free block, which is in use,");
+            return Err(Corrupt::Group { ag, field, value: block.0 }.into());
         }
         let as_of = self.as_of();
         let frame = volume.cache.create(block, kind)?;

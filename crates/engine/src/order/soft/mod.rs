@@ -383,6 +383,11 @@ impl Soft {
         is_first
     }
 
+    /// Whether something of a block waits to last: it is in use.
+    pub(in crate::order) fn holds_block(&self, block: FsBlock) -> bool {
+        self.state.lock().shadows.contains_key(&block.0)
+    }
+
     /// A block is new, in this frame.
     pub(in crate::order) fn begun(&self, block: FsBlock, kind: BlockKind, owner: u64, frame: u32, as_of: AsOf<'_>) {
         let mut shadow = Shadow::new(kind, owner, frame, Some(as_of.time()));

@@ -9,12 +9,12 @@ use crate::types::{Cred, DirHash, LinkRules, MkfsOptions, Node, Order, RenameMod
 use crate::volume::{Share, Volume, testing};
 use crate::{dir, file, inode, namei};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice, PausingDevice};
-use myriad_format::AgBlock;
 use myriad_format::choices::Profile;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
+use myriad_format::{AgBlock, Corrupt};
 use std::sync::Arc;
 
 fn format(device: Arc<dyn BlockDevice>, block_size: u32) {
@@ -455,4 +455,35 @@ fn no_mark_shows_an_inode_whose_block_was_freed_before_it_was_written() {
     });
     assert_eq!(marks, [first, first]);
     assert!(mark() > first && volume.soft().is_clean());
+}
+
+/// A device that has lost the write of a group's header says that a block of inodes was never used which has some. Where one of them had changed since,
+/// whoever wanted an inode panicked.
+#[test]
+fn a_block_that_has_changed_is_not_made_anew() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    format(device.clone(), 512);
+    let volume = testing::open(device.clone());
+    let dir = mkdir(&volume, root(&volume), "dir");
+    let last = (0..40).map(|i| make(&volume, dir, &format!("file {i}"), S_IFREG | 0o644)).last().unwrap();
+    volume.commit_now().unwrap();
+    let (geometry, volume_id) = (volume.geometry, volume.cache.volume);
+    drop(volume);
+    let block = geometry.locate(Ino(last.ino)).unwrap().0;
+    let ag = geometry.ag_of(block);
+    let header = geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+    let mut bytes = myriad_device::AlignedBuf::zeroed(512);
+    device.read(header.0 << 9, &mut bytes).unwrap();
+    GroupHeader::read_mut(&mut bytes).inode_blocks.set(geometry.ag_block_of(block).0 - geometry.table_start(ag));
+    myriad_format::header::reseal(&mut bytes, &volume_id, header);
+    device.write(header.0 << 9, &bytes).unwrap();
+
+    let volume = testing::open(device);
+    with(&volume, |ops, _| ops.link(last, dir, b"link", LinkRules::default()).unwrap());
+    let made = with(&volume, |ops, _| ops.make(dir, b"new", &NewFile { mode: S_IFREG | 0o644, ..NewFile::default() }));
+    assert!(
+        matches!(&made, Err(Error::Corrupt(what)) if matches!(**what, Corrupt::Group { value, .. } if value == block.0)),
+        "{made:?}"
+    );
+    with(&volume, |ops, _| assert_eq!(ops.lookup(dir, b"link").unwrap().ino, last.ino));
 }
