@@ -29,11 +29,12 @@ use crate::wire::fattr;
 use myriad_engine::Errno;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, OFlags};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most doubts that wait for the thread. Of more the kernel is not told: their callers were told of the error.
+/// Most doubts that wait for the thread. Of more names the kernel is not told: their callers were told of the error. Of more content it is told, of whole
+/// files: whoever reads them was not told of anything.
 const QUEUE_MAX: usize = 1024;
 
 /// The modes of FALLOCATE that take content away.
@@ -78,6 +79,8 @@ struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Doubt>,
+    /// Files whose content is doubtful, for which there was no room: no more than the kernel knows.
+    files: BTreeSet<u64>,
     has_thread: bool,
     has_ended: bool,
 }
@@ -85,9 +88,19 @@ struct State {
 impl State {
     /// Puts one into the queue, if it is not there and there is room.
     fn add(&mut self, doubt: Doubt) {
-        if !self.has_ended && self.waiting.len() < QUEUE_MAX && !self.waiting.contains(&doubt) {
-            self.waiting.push_back(doubt);
+        if self.has_ended || self.waiting.contains(&doubt) {
+            return;
         }
+        match doubt {
+            _ if self.waiting.len() < QUEUE_MAX => self.waiting.push_back(doubt),
+            Doubt::Content { node, .. } => drop(self.files.insert(node)),
+            Doubt::Name { .. } => {}
+        }
+    }
+
+    fn take(&mut self) -> Option<Doubt> {
+        let whole = |node| Doubt::Content { node, offset: 0, length: 0 };
+        self.waiting.pop_front().or_else(|| self.files.pop_first().map(whole))
     }
 }
 
@@ -99,7 +112,7 @@ impl Queue {
             if state.has_ended {
                 return None;
             }
-            if let Some(doubt) = state.waiting.pop_front() {
+            if let Some(doubt) = state.take() {
                 return Some(doubt);
             }
             self.one_more.wait(&mut state);
@@ -162,6 +175,7 @@ impl Doubts {
         let mut state = self.queue.state.lock();
         state.has_ended = true;
         state.waiting.clear();
+        state.files.clear();
         self.queue.one_more.notify_one();
     }
 }
@@ -344,8 +358,13 @@ mod tests {
         assert_eq!(state.waiting, [doubt(1), doubt(2)]);
         (0..2 * QUEUE_MAX).for_each(|number| state.add(doubt(number)));
         assert_eq!(state.waiting.len(), QUEUE_MAX);
+        // Files are never forgotten: who reads them knows of no error.
+        let content = |node, offset, length| Doubt::Content { node, offset, length };
+        (0..10).for_each(|number| state.add(content(7 + number % 2, 4096 * number, 4096)));
+        state.waiting.truncate(1);
         let queue = Queue { state: Mutex::new(state), one_more: Condvar::new() };
         assert_eq!(queue.next(), Some(doubt(1)));
+        assert_eq!([queue.next(), queue.next()], [7, 8].map(|node| Some(content(node, 0, 0))));
         queue.state.lock().has_ended = true;
         assert_eq!(queue.next(), None, "the mount is gone: the rest is nobody's");
     }
