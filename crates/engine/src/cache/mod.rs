@@ -230,7 +230,7 @@ impl Cache {
     #[cold]
     pub fn load_kind(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         loop {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if let Some(index) = self.find(block) {
                 drop(state);
                 // Whoever loads it holds the latch until it is done.
@@ -255,7 +255,8 @@ impl Cache {
             if state.barred.contains(block.0) {
                 return Err(myriad_format::Corrupt::BlockKind { block, expected: kind.name(), found: 0 }.into());
             }
-            let index = self.claim(state, block, kind_code(kind))?;
+            let index = self.claim(&mut state, block, kind_code(kind))?;
+            drop(state);
             let mut bytes = self.arena.write(index);
             self.counters.bump(Count::cache_misses);
             if kind.is_of_directory() {
@@ -277,10 +278,10 @@ impl Cache {
     }
 
     /// Takes a free frame for `block` and puts it in the table, not yet loaded.
-    fn claim(&self, mut state: MutexGuard<'_, State>, block: FsBlock, kind: u32) -> Result<u32> {
-        let index = self.pop_free(&mut state)?;
+    fn claim(&self, state: &mut State, block: FsBlock, kind: u32) -> Result<u32> {
+        let index = self.pop_free(state)?;
         if directories::holds_directory(kind) {
-            self.add_directory(&mut state, index);
+            self.add_directory(state, index);
         }
         let header = self.arena.header(index);
         header.mask.store(0, Ordering::Relaxed);
@@ -293,14 +294,15 @@ impl Cache {
     /// Puts what was read of a block into the cache if it is not there and there is a frame to spare: that frame. Inside
     /// the gate.
     fn insert_read(&self, block: FsBlock, kind: u32, bytes: &[u8]) -> Option<u32> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let is_barred = kind != flag::DATA && state.barred.contains(block.0);
         // Nobody waits for it: it is no reason for a pool to hold more than it may.
         let is_full = directories::holds_directory(kind) && state.directories.is_full();
         if is_barred || is_full || state.unasked_count() <= self.reserve || self.find(block).is_some() {
             return None;
         }
-        let index = self.claim(state, block, kind).ok()?;
+        let index = self.claim(&mut state, block, kind).ok()?;
+        drop(state);
         self.arena.write(index).copy_from_slice(bytes);
         self.arena.header(index).flags.fetch_or(flag::LOADED, Ordering::Release);
         Some(index)
@@ -312,8 +314,10 @@ impl Cache {
     pub fn create(&self, block: FsBlock, kind: BlockKind) -> Result<Frame<'_>> {
         self.counters.bump(Count::blocks_touched);
         let mut state = self.bury(block);
+        let index = self.claim(&mut state, block, kind_code(kind))?;
+        // Without a frame it is not made anew.
         state.barred.remove(block.0);
-        let index = self.claim(state, block, kind_code(kind))?;
+        drop(state);
         Ok(self.frame(index))
     }
 

@@ -260,6 +260,18 @@ fn who_meets_a_frame_that_is_killed_finds_the_block_barred() {
     }
 }
 
+/// No frame was free for a block that was to be made anew: it was barred no more, and still held on the device what it had been.
+#[test]
+fn a_block_that_finds_no_frame_stays_barred() {
+    let (cache, _) = cache_over(BlockKind::Inode);
+    let _inside = cache.gate.enter(0);
+    cache.forget(FsBlock(9));
+    let taken: Vec<u32> = std::iter::from_fn(|| cache.take_private_inside().ok()).collect();
+    assert!(matches!(cache.create(FsBlock(9), BlockKind::Attributes), Err(Error::Refused(Errno::NOMEM))));
+    taken.into_iter().for_each(|frame| cache.drop_private(frame));
+    assert!(matches!(cache.get(FsBlock(9), BlockKind::Inode), Err(Error::Corrupt(_))));
+}
+
 /// A pool for directories in a cache whose gate nobody is in, and what a test does with it: blocks from 1000 on are its directories'.
 struct Pooled(Cache);
 

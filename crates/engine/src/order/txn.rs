@@ -277,6 +277,10 @@ impl<'a> Txn<'a> {
         }
     }
 
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
     /// Whether it may run once more after it has found no frame for a block.
     pub fn can_run_again(&self) -> bool {
         !self.changed && !self.asked_in_vain
@@ -474,9 +478,6 @@ impl<'a> Txn<'a> {
         f: impl FnOnce(&mut BlockEdit<'_>) -> R,
     ) -> Result<R> {
         let volume = self.volume();
-        if origin == Origin::Reused {
-            volume.epoch.freed.lock().forgotten.take_back(block);
-        }
         if volume.soft.as_ref().is_some_and(|soft| soft.holds_block(block)) {
             // A device that has lost a write, or a damaged volume, says so.
             let (ag, field) = (volume.geometry.ag_of(block), "free block, which is in use,");
@@ -484,6 +485,10 @@ impl<'a> Txn<'a> {
         }
         let as_of = self.as_of();
         let frame = volume.cache.create(block, kind)?;
+        if origin == Origin::Reused {
+            // Not before it has a frame: without one it stays freed.
+            volume.epoch.freed.lock().forgotten.take_back(block);
+        }
         let mut bytes = frame.write();
         header::init(&mut bytes, kind, volume.cache.volume, owner, block);
         let mut mask = u64::MAX;

@@ -433,8 +433,10 @@ pub(crate) fn transact_giving<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edit::{BlockStore, NewBlock};
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
+    use myriad_format::{BlockKind, FsBlock};
     use std::sync::Arc;
 
     fn volume() -> Volume {
@@ -521,6 +523,32 @@ mod tests {
             txn.ask_frames(volume.cache.frame_count(), &wanted)
         });
         assert!(matches!(asked, Err(Error::Refused(Errno::NOMEM))) && runs == 1);
+    }
+
+    /// A block was to be made anew and found no frame: it was taken for one that was not freed, and nothing said any more that its older records count no more.
+    #[test]
+    fn a_block_that_finds_no_frame_stays_freed() {
+        let volume = volume();
+        let block = FsBlock(volume.geometry.block_count - 1);
+        let is_freed = || volume.epoch.freed.lock().forgotten.blocks().contains(&block);
+        let mut txn = volume.begin(1).unwrap();
+        let made = txn.init(NewBlock::free(block), BlockKind::Attributes, 0, |_| ());
+        txn.finish(made).unwrap();
+        volume.commit_now().unwrap();
+        let mut txn = volume.begin(0).unwrap();
+        txn.forget(block);
+        txn.finish(Ok(())).unwrap();
+        assert!(is_freed());
+        let mut txn = volume.begin(1).unwrap();
+        let taken: Vec<u32> = std::iter::from_fn(|| volume.cache.take_private_inside().ok()).collect();
+        let made = txn.init(NewBlock::reused(block), BlockKind::Attributes, 0, |_| ());
+        taken.into_iter().for_each(|frame| volume.cache.drop_private(frame));
+        assert!(matches!(txn.finish(made), Err(Error::Refused(Errno::NOMEM))) && volume.check_running().is_ok());
+        assert!(is_freed());
+        let mut txn = volume.begin(1).unwrap();
+        let made = txn.init(NewBlock::reused(block), BlockKind::Attributes, 0, |_| ());
+        txn.finish(made).unwrap();
+        assert!(!is_freed());
     }
 
     /// Two who each saw the same free frames both went in, and the one that came last found none in the middle of its change.

@@ -565,12 +565,18 @@ impl Volume {
                     }
                     is_readable => is_readable?,
                 };
-                count += 1;
                 if is_readable {
-                    self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length))?;
+                    match self.with_group(&mut txn, ag, |space, txn| space.free(txn, at, length)) {
+                        Err(Error::Refused(Errno::NOMEM)) if !txn.has_changed() => {
+                            (is_over, is_out_of_frames) = (true, true);
+                            return Ok(());
+                        }
+                        freed => freed?,
+                    }
                 } else {
                     self.counters.add(Count::blocks_stranded, u64::from(length));
                 }
+                count += 1;
                 self.totals.free_blocks.fetch_sub(i64::from(length), Ordering::Relaxed);
                 Ok(())
             });
