@@ -1,14 +1,15 @@
 //! The reliability report from the command line. `scripts/reliability --help` says how.
 
 use myriad_trials::crash::classes::Amount;
-use myriad_trials::report::{Plan, Report};
+use myriad_trials::report::{Part, Plan, Report};
 use myriad_trials::table::{self, Row};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-Usage: myriad-trials [--ci | --long] [--choices SEAM=CHOICE,...] [--minutes N] [--threads N] [--include FILE]
+Usage: myriad-trials [--ci | --long] [--choices SEAM=CHOICE,...] [--parts PART,...] [--minutes N] [--threads N]
+                     [--include FILE]
        myriad-trials [--choices SEAM=CHOICE,...] --replay RUN
        myriad-trials --rows
        myriad-trials --planted [--only BUG]
@@ -16,6 +17,7 @@ Usage: myriad-trials [--ci | --long] [--choices SEAM=CHOICE,...] [--minutes N] [
   --ci            the form that tests run; this is the default
   --long          at least a million states and a hundred thousand faults
   --choices TEXT  only volumes with these choices, such as directory=indexed,order=none; without it all of --rows
+  --parts TEXT    only these: held, meetings, faults, full, answers, damage, cuts, in this order; without it all of them
   --rows          list the choices and orders that are tried
   --minutes N     begin nothing new after so many minutes, and report what there is; all rows get the same time
   --threads N     1 without it
@@ -28,6 +30,7 @@ Exit status: 0 no violation, 1 some, or too few states or faults, 2 a wrong argu
 
 struct Arguments {
     amount: Amount,
+    parts: Vec<Part>,
     minutes: Option<u64>,
     threads: usize,
     include: Option<String>,
@@ -42,6 +45,7 @@ struct Arguments {
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let mut parsed = Arguments {
         amount: Amount::Short,
+        parts: Part::ALL.to_vec(),
         minutes: None,
         threads: 1,
         include: None,
@@ -63,6 +67,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments
             "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
             "--include" => parsed.include = Some(value()?),
             "--choices" => parsed.rows = table::select(&value()?)?,
+            "--parts" => parsed.parts = parts(&value()?)?,
             "--rows" => parsed.list = true,
             "--only" => parsed.only = Some(value()?),
             "--replay" => parsed.replay = Some(value()?),
@@ -70,6 +75,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Arguments
         }
     }
     Ok(Some(parsed))
+}
+
+fn parts(text: &str) -> Result<Vec<Part>, String> {
+    let part = |name: &str| Part::ALL.into_iter().find(|part| part.name() == name);
+    let names = Part::ALL.map(Part::name).join(", ");
+    text.split(',').map(|name| part(name).ok_or_else(|| format!("{name}: no such part; there are {names}"))).collect()
 }
 
 fn main() -> ExitCode {
@@ -106,6 +117,7 @@ fn report(arguments: &Arguments) -> ExitCode {
     let plan = Plan {
         rows: &arguments.rows,
         amount: arguments.amount,
+        parts: &arguments.parts,
         threads: arguments.threads,
         is_over: &|row| limit.is_some_and(|limit| start.elapsed() > limit * (row as u32 + 1) / count),
         progress: &|part| eprintln!("{:>5} s  {part}", start.elapsed().as_secs()),

@@ -18,11 +18,54 @@ use myriad_sim::threads::{FAILURES_MAX, try_all};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A part of the work, which can be done by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Held,
+    Meetings,
+    Faults,
+    Full,
+    Answers,
+    Damage,
+    Cuts,
+}
+
+impl Part {
+    pub const ALL: [Self; 7] =
+        [Self::Held, Self::Meetings, Self::Faults, Self::Full, Self::Answers, Self::Damage, Self::Cuts];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Meetings => "meetings",
+            Self::Faults => "faults",
+            Self::Full => "full",
+            Self::Answers => "answers",
+            Self::Damage => "damage",
+            Self::Cuts => "cuts",
+        }
+    }
+
+    /// What is told when it begins; of power cuts that is what each class does.
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Held => "checkpoints held",
+            Self::Meetings => "threads that meet",
+            Self::Faults => "faults",
+            Self::Full => "full volumes",
+            Self::Answers => "answers held against the model's",
+            Self::Damage => "every field at its limits",
+            Self::Cuts => "power cuts",
+        }
+    }
+}
+
 /// What to do.
 pub struct Plan<'a> {
     /// On which volumes.
     pub rows: &'a [Row],
     pub amount: Amount,
+    pub parts: &'a [Part],
     pub threads: usize,
     /// Whether to go on to the next row, by the number of the row: looked at between runs.
     pub is_over: &'a (dyn Fn(usize) -> bool + Sync),
@@ -45,6 +88,8 @@ pub struct Report {
     damaged: damage::Counts,
     rows: Vec<Tried>,
     stopped: bool,
+    /// The parts that were left out.
+    left_out: Vec<Part>,
     cpu_seconds: f64,
     images: Option<Images>,
     pub violations: Vec<String>,
@@ -90,6 +135,7 @@ impl Report {
                 violations: end.violations - start.violations,
             });
         }
+        report.left_out = Part::ALL.into_iter().filter(|part| !plan.parts.contains(part)).collect();
         report.cpu_seconds = cpu_seconds() - before;
         report
     }
@@ -112,31 +158,46 @@ impl Report {
         let amount = plan.amount.of(&row);
         let name = row.name();
         let progress = |part: &str| (plan.progress)(&format!("{name}: {part}"));
-        if holds(&row) {
-            progress("checkpoints held");
-            self.hold(row, amount, is_over);
+        for part in Part::ALL.into_iter().filter(|part| plan.parts.contains(part)) {
+            if part == Part::Held && !holds(&row) {
+                continue;
+            }
+            progress(part.sentence());
+            match part {
+                Part::Held => self.hold(row, amount, is_over),
+                Part::Meetings => {
+                    let count = amount.pick(20, 100, 5000);
+                    self.met.0 += count;
+                    self.violations.extend(meet_all(row, 1..1 + count, plan.threads, &self.met.1, is_over));
+                }
+                Part::Faults => {
+                    self.violations.extend(inject(row, &self.faults, &seeds(amount), plan.threads, is_over));
+                }
+                Part::Full => self.fill(row, amount, plan.threads, is_over),
+                Part::Answers => self.compare(row, amount, plan.threads, is_over),
+                Part::Damage => self.violations.extend(damage::all(row, amount, &mut self.damaged, is_over)),
+                // The last, for it takes longest: a run that is ended early has done all else.
+                Part::Cuts => self.cut(row, amount, plan.threads, is_over, &progress),
+            }
         }
-        progress("threads that meet");
-        let count = amount.pick(20, 100, 5000);
-        self.met.0 += count;
-        self.violations.extend(meet_all(row, 1..1 + count, plan.threads, &self.met.1, is_over));
-        progress("faults");
-        self.violations.extend(inject(row, &self.faults, &seeds(amount), plan.threads, is_over));
-        progress("full volumes");
-        self.fill(row, amount, plan.threads, is_over);
-        progress("answers held against the model's");
-        self.compare(row, amount, plan.threads, is_over);
-        progress("every field at its limits");
-        self.violations.extend(damage::all(row, amount, &mut self.damaged, is_over));
-        // Last, for it takes longest: a run that is ended early has done all else. In one list: a class whose last run is long does not keep the
-        // other threads waiting.
+    }
+
+    /// Power cuts. All classes in one list: one whose last run is long does not keep the other threads waiting.
+    fn cut(
+        &mut self,
+        row: Row,
+        amount: Amount,
+        threads: usize,
+        is_over: &(dyn Fn() -> bool + Sync),
+        progress: &(dyn Fn(&str) + Sync),
+    ) {
         let classes = Class::of(Promise::of(row.order)).iter();
         let mut all: Vec<RunId> = classes.flat_map(|&class| runs(row, class, amount)).collect();
         if amount != Amount::Long {
             // Single runs of the last classes take longest: begun last, each would leave the other threads without work.
             all.reverse();
         }
-        self.violations.extend(self.crashes.run(&all, plan.threads, is_over, |class| progress(class.sentence())));
+        self.violations.extend(self.crashes.run(&all, threads, is_over, |class| progress(class.sentence())));
     }
 
     fn hold(&mut self, row: Row, amount: Amount, is_over: &(dyn Fn() -> bool + Sync)) {
@@ -205,11 +266,12 @@ impl Report {
         self.faults.total()
     }
 
-    /// What a form that was not stopped has too little of. It stands for volumes of the default.
+    /// What a form that was not stopped, and is whole, has too little of. It stands for volumes of the default.
     pub fn lacks(&self, amount: Amount) -> Option<String> {
         let (states, faults) = amount.pick((0, 0), (50_000, 5_000), (1_000_000, 100_000));
         let is_whole = self.rows.iter().any(|tried| tried.row == Row::default());
-        let is_enough = self.stopped || !is_whole || self.states() >= states && self.faults() >= faults;
+        let is_partial = self.stopped || !self.left_out.is_empty();
+        let is_enough = is_partial || !is_whole || self.states() >= states && self.faults() >= faults;
         (!is_enough).then(|| format!("fewer than {states} states or {faults} faults, which this form stands for"))
     }
 }
@@ -310,6 +372,13 @@ impl fmt::Display for Report {
             write!(out, ", {images:.0} s of it for hostile images")?;
         }
         writeln!(out, "{}", if self.stopped { ", stopped before the end" } else { "" })?;
+        if !self.left_out.is_empty() {
+            writeln!(
+                out,
+                "Not of this run: {}",
+                self.left_out.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
+            )?;
+        }
         writeln!(out, "Violations: {}", self.violations.len())?;
         self.violations.iter().try_for_each(|violation| writeln!(out, "\n{violation}"))?;
         f.write_str(&out)

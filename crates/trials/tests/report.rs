@@ -3,7 +3,7 @@
 use myriad_format::choices::{Choices, PROFILES};
 use myriad_sim::rng;
 use myriad_trials::crash::classes::Amount;
-use myriad_trials::report::{Plan, Report};
+use myriad_trials::report::{Part, Plan, Report};
 use myriad_trials::table::{self, Promise};
 
 #[test]
@@ -24,7 +24,14 @@ fn nothing_is_lost() {
             is_asked && (row.fragments == 1 || Promise::of(row.order) == Promise::Usable)
         });
     }
-    let report = Report::make(&Plan { rows: &rows, amount, threads: 2, is_over: &|_| false, progress: &|_| {} });
+    let report = Report::make(&Plan {
+        rows: &rows,
+        amount,
+        parts: &Part::ALL,
+        threads: 2,
+        is_over: &|_| false,
+        progress: &|_| {},
+    });
     println!("{report}");
     assert!(report.violations.is_empty(), "{} violations", report.violations.len());
     assert!(report.states() >= states, "{} states are fewer than {states}", report.states());
