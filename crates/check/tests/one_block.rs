@@ -7,8 +7,8 @@ use common::Worn;
 use myriad_check::{Options, Report, check};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_engine::{Cred, Fs, MkfsOptions, MountOptions, OpenOptions, RenameMode};
-use myriad_format::superblock::Superblock;
-use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, Ino};
+use myriad_format::superblock::{Superblock, leftovers};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, Ino, header};
 use myriad_log::{LogPlace, Reach};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -348,4 +348,37 @@ fn a_repair_that_goes_on_tells_what_was_lost() {
         check(failing.clone(), None, &options).unwrap_err();
     }
     assert_eq!(said(image), first);
+}
+
+/// A part of the log that nobody needs cannot be read, far behind its tail: no repair of anything came to its end, and a volume that a check was asked of
+/// stayed closed to changes.
+#[test]
+fn a_worn_log_that_is_not_needed_is_no_obstacle() {
+    for is_asked in [false, true] {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        Fs::format_device(
+            device.clone(),
+            None,
+            &MkfsOptions { log_size: Some(8 << 20), ag_size: Some(32 << 20), ..mkfs() },
+        )
+        .unwrap();
+        let fs = Fs::open_device(device.clone(), None, options()).unwrap();
+        fs.session(Cred::root()).mkdir("/directory", 0o755).unwrap();
+        fs.close().unwrap();
+        let (place, _) = place_of(&device);
+        let mut sector = vec![0; Superblock::SIZE];
+        device.read(0, &mut sector).unwrap();
+        let superblock = Superblock::read_mut(&mut sector);
+        match is_asked {
+            true => superblock.leftovers |= leftovers::NEEDS_CHECK,
+            false => superblock.inodes_used.set(superblock.inodes_used.get() + 1),
+        }
+        header::seal(&mut sector, 0);
+        device.write(0, &sector).unwrap();
+        let bad = place.start + (4 << 20);
+        let worn = Worn::new(device, vec![bad..bad + 512]);
+        let report = repaired(worn.clone(), &format!("asked {is_asked}")).0;
+        assert_eq!(report.repaired, !is_asked, "{:?}", report.findings);
+        worn.read(bad, &mut [0; 512]).expect("it was written");
+    }
 }

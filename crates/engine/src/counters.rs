@@ -47,6 +47,8 @@ counters! {
     blocks_allocated, blocks_freed, blocks_discarded, chunk_blocks_freed, inodes_allocated, inodes_freed,
     /// Freed blocks that could not be given back to their group, because it is damaged.
     blocks_stranded,
+    /// Slots of inodes that could not be given back, because what says so could not be read.
+    inodes_stranded,
     /// Order.
     checkpoints, checkpoint_bytes, checkpoint_fresh_blocks, checkpoint_data_blocks, checkpoint_groups, blocks_homed,
     log_stalls, soft_rounds, soft_images, soft_forced, soft_fsyncs_of_all, soft_overdue, soft_sheds, soft_stalls,

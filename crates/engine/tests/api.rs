@@ -189,6 +189,43 @@ fn directories_with_all_above_them() {
     assert!(session.exists("a/h/i").unwrap());
 }
 
+/// A directory that was there was refused where nothing can be made, though nothing had to be.
+#[test]
+fn directories_that_are_there_are_found_on_a_full_volume() {
+    let session = session();
+    session.create_dir_all("a/b").unwrap();
+    let _ = session.write("fill", vec![1; 64 << 20]);
+    let full = (0..).find_map(|i| session.create(&format!("n{i}"), 0o644).err()).unwrap();
+    assert_eq!(full.errno(), Errno::NOSPC);
+    session.create_dir_all("a/b").unwrap();
+    assert!(session.create_dir_all("a/c").is_err());
+}
+
+/// With a slash behind it, a file was removed, and of a link to a directory the link.
+#[test]
+fn a_tree_is_removed_by_a_path_that_names_it() {
+    let session = session();
+    session.create_dir_all("d/x").unwrap();
+    session.symlink(b"d", "link").unwrap();
+    session.write("file", "precious").unwrap();
+    for path in ["file/", "link/"] {
+        assert_eq!(session.remove_tree(path, &mut |_| true).unwrap_err().errno(), Errno::NOTDIR, "{path}");
+    }
+    assert_eq!(session.read("file").unwrap(), b"precious");
+    assert!(session.lstat("link").is_ok());
+    assert_eq!(session.remove_tree("d/", &mut |_| true).unwrap(), 2);
+}
+
+/// Who says which attributes are wanted may use the volume.
+#[test]
+fn what_is_wanted_is_asked_outside_of_the_volume() {
+    let session = session();
+    session.write("file", "content").unwrap();
+    let entries = session.read_dir_at(session.root(), 0, 100).unwrap();
+    let stats = session.stat_entries(session.root(), &entries, |_| session.fs().sync().is_ok());
+    assert!(stats[0].as_ref().is_some_and(|stat| stat.size == 7));
+}
+
 #[test]
 fn exists_tells_no_from_unknown() {
     let fs = Fs::in_memory(64 << 20).unwrap();

@@ -357,3 +357,27 @@ fn a_file_that_the_host_has_no_room_for_keeps_its_content() {
     let report = check(device, None, &CheckOptions::default()).unwrap();
     assert!(report.is_sound(), "{:?}", report.findings);
 }
+
+/// The file was made, and the commit that kept its data within bounds found no room on the host: the caller was told that nothing was made, and a second try
+/// that there is such a file.
+#[test]
+fn what_was_made_is_made_though_the_host_is_full() {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(256 << 20)));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let options = MountOptions { background: false, cache_size: 32 << 20, ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    let session = fs.session(Cred::root());
+    device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+    let new = CreateWith { mode: 0o644, content: &vec![1; 1 << 20], ..CreateWith::default() };
+    let name = |i: u32| format!("file {i}");
+    let refused = (0..100).find(|&i| session.create_with(session.root(), name(i).as_bytes(), &new).is_err());
+    assert!(device.struck() > 0, "nothing was written");
+    if let Some(refused) = refused {
+        assert!(session.lstat(&name(refused)).is_err(), "{refused} was refused, and is there");
+    }
+    device.clear();
+    let made = refused.unwrap_or(100);
+    session.create_with(session.root(), b"later", &new).unwrap();
+    fs.sync().unwrap();
+    assert!((0..made).all(|i| session.lstat(&name(i)).unwrap().size == 1 << 20));
+}

@@ -63,7 +63,8 @@ pub fn emptied(place: &LogPlace) -> Option<Emptied> {
 }
 
 /// Erases what looks like checkpoints of this volume in a place where no log has been made yet: for a volume id that may
-/// have been used here before. Their places become zeros, everything else stays as it is. Returns how many there were.
+/// have been used here before. Their places become zeros, and so does what cannot be read; everything else stays as it is. Returns how
+/// many there were.
 pub fn erase(place: &LogPlace) -> Result<u64, LogError> {
     /// Read at a time.
     const WINDOW: u64 = 1 << 20;
@@ -75,11 +76,12 @@ pub fn erase(place: &LogPlace) -> Result<u64, LogError> {
     let mut at = 0;
     while at < ring.capacity {
         let length = (ring.capacity - at).min(window.len() as u64) as usize;
-        place.read(ring.start + at, &mut window[..length])?;
-        for (index, unit) in window[..length].chunks(ring.unit as usize).enumerate() {
+        let is_read = place.read(ring.start + at, &mut window[..length]).is_ok();
+        for (index, unit) in window[..length].chunks_mut(ring.unit as usize).enumerate() {
+            let offset = ring.start + at + index as u64 * ring.unit;
+            let is_unreadable = !is_read && place.read(offset, unit).is_err();
             let header = CheckpointHeader::read(unit);
-            if header.magic.get() == CHECKPOINT_MAGIC && header.volume == place.volume {
-                let offset = ring.start + at + index as u64 * ring.unit;
+            if is_unreadable || header.magic.get() == CHECKPOINT_MAGIC && header.volume == place.volume {
                 place.device.write(offset, &zeros).map_err(failed("erase"))?;
                 erased += 1;
             }

@@ -94,11 +94,11 @@ impl Table {
         Ok(Some((block, slot)))
     }
 
-    /// Reads the bits from which an inode is taken or to which it is given back, if nobody has read them yet.
+    /// Reads the bits from which an inode is taken or to which it is given back: once they have been read, they may have left the cache since.
     pub fn read_ahead<S: BlockRead>(&self, pool: &Pool, store: &mut S, block: AgBlock, slot: u32) -> Result<()> {
         match pool.geometry.table_index(pool.geometry.fs_block(pool.ag, block), slot) {
-            Some(index) if !self.bits.is_counted(index) => self.bits.is_set(pool, store, index).map(drop),
-            _ => Ok(()),
+            Some(index) => self.bits.is_set(pool, store, index).map(drop),
+            None => Ok(()),
         }
     }
 

@@ -63,15 +63,11 @@ impl Ops<'_> {
                 from = self.list(&look, node, cookie, max, Which::Names, &mut entries)?;
             }
             if !entries.is_empty() {
-                let stats = self.stats(
-                    node,
-                    &entries,
-                    |_| true,
-                    |look, first, stats| {
-                        let after = if first == 0 { cookie } else { entries[first - 1].cookie };
-                        self.stat_listed(look, node, after, &entries[first..first + stats.len()], stats);
-                    },
-                );
+                let all = vec![true; entries.len()];
+                let stats = self.stats(node, &entries, &all, |look, first, stats| {
+                    let after = if first == 0 { cookie } else { entries[first - 1].cookie };
+                    self.stat_listed(look, node, after, &entries[first..first + stats.len()], stats);
+                });
                 return Ok(entries.into_iter().zip(stats).collect());
             }
         }
@@ -151,9 +147,11 @@ impl Ops<'_> {
         entries: &[DirEntry],
         wanted: impl Fn(&DirEntry) -> bool,
     ) -> Vec<Option<Stat>> {
+        // Outside the gate: whoever answers may use the volume.
+        let wanted: Vec<bool> = entries.iter().map(wanted).collect();
         self.stats(node, entries, &wanted, |look, first, stats| {
-            for (entry, stat) in entries[first..].iter().zip(stats) {
-                if stat.is_none() && wanted(entry) && may_have_others(entry) {
+            for ((entry, stat), &wanted) in entries[first..].iter().zip(stats).zip(&wanted[first..]) {
+                if stat.is_none() && wanted && may_have_others(entry) {
                     *stat = self.lookup_inside(look, node, &entry.name).ok().filter(|stat| stat.ino == entry.ino);
                 }
             }
@@ -166,7 +164,7 @@ impl Ops<'_> {
         &self,
         node: Node,
         entries: &[DirEntry],
-        wanted: impl Fn(&DirEntry) -> bool,
+        wanted: &[bool],
         others: impl Fn(&Look<'_>, usize, &mut [Option<Stat>]),
     ) -> Vec<Option<Stat>> {
         let is_named = |entry: &DirEntry, raw: &RawInode| {
@@ -175,7 +173,8 @@ impl Ops<'_> {
         };
         let mut look = self.volume.look();
         // In one batch, which takes none of the frames that are kept for others.
-        self.fetch_inodes(entries.iter().filter(|entry| wanted(entry)).map(|entry| Ino(entry.ino)));
+        let all = entries.iter().zip(wanted);
+        self.fetch_inodes(all.filter(|(_, wanted)| **wanted).map(|(entry, _)| Ino(entry.ino)));
         let mut stats = Vec::with_capacity(entries.len());
         for batch in entries.chunks(STATS_AT_A_TIME) {
             let first = stats.len();
@@ -188,8 +187,8 @@ impl Ops<'_> {
                     self.volume.cache.prefetch_frame(block, self.volume.geometry.inode_offset(slot));
                 }
             }
-            for entry in batch {
-                let raw = if wanted(entry) { inode::read(look, Ino(entry.ino)).ok() } else { None };
+            for (entry, &wanted) in batch.iter().zip(&wanted[first..]) {
+                let raw = if wanted { inode::read(look, Ino(entry.ino)).ok() } else { None };
                 let raw = raw.filter(|raw| is_named(entry, raw));
                 stats.push(raw.map(|raw| self.stat_of(look, Ino(entry.ino), &raw)));
             }

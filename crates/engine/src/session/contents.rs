@@ -118,6 +118,8 @@ impl Session {
                     ends.push(end);
                     end = above;
                 }
+                // One that is there already is no error: though nothing could be made here, nothing has to be.
+                Err(_) if self.stat(&path[..end]).is_ok_and(|stat| stat.is_dir()) => break,
                 Err(error) => return Err(error),
             }
         }

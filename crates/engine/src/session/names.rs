@@ -1,7 +1,7 @@
 //! Making, linking, renaming and removing files, one name at a time.
 
 use super::{AsPath, File, Session};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file;
 use crate::inode;
 use crate::namei;
@@ -218,7 +218,11 @@ impl Session {
             return made;
         }
         volume.before_return()?;
-        file::bound_ordered(volume)?;
+        match file::bound_ordered(volume) {
+            // The file is made, and waits for room. The next write is refused, and whoever syncs is told.
+            Err(Error::HostFull(_)) => volume.files.is_over_bound.store(true, Ordering::Relaxed),
+            bounded => bounded?,
+        }
         made
     }
 

@@ -16,10 +16,15 @@ impl Session {
 
     /// Removes `path` and all below it; returns how many files and directories that were. Now and then it calls `progress` with the number removed
     /// so far. If `progress` returns false, it ends with [`Error::Cancelled`], and what was removed stays removed. Files that another thread
-    /// removes meanwhile are not counted. If another thread makes files there meanwhile, it may end with ENOTEMPTY, as rm does.
+    /// removes meanwhile are not counted. If another thread makes files there meanwhile, it may end with ENOTEMPTY, as rm does. ENOTDIR for a
+    /// path with a slash at its end that names no directory.
     pub fn remove_tree(&self, path: &(impl AsPath + ?Sized), progress: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
         let top = self.by_path(|ops| {
             let place = self.old_name(path.as_path_bytes(), Errno::INVAL, Errno::NOTEMPTY)?;
+            // With a slash behind it, neither a file nor a link is what the path names.
+            if place.must_be_dir && !ops.lookup(place.parent, &place.name)?.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
             Emptying::begin(&ops, place.parent, &place.name)
         })?;
         top.map_or(Ok(1), |top| self.remove_directory(top, progress))

@@ -113,11 +113,6 @@ impl Bits {
         (length > 0).then_some((first, length))
     }
 
-    /// Whether a bit's unit has been read.
-    pub fn is_counted(&self, index: u32) -> bool {
-        self.counted[(index / UNIT_BITS) as usize] != UNKNOWN
-    }
-
     /// Whether a bit is set.
     pub fn is_set<S: BlockRead>(&self, pool: &Pool, store: &mut S, index: u32) -> Result<bool> {
         let words = self.read_unit(pool, store, index / UNIT_BITS)?;

@@ -500,20 +500,37 @@ impl Volume {
         self.with_group(txn, ag, |space, txn| space.free_body(txn, at, first, count))
     }
 
-    /// Whether what a group's free blocks are recorded in is sound, as far as has to be read to make these free.
-    fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
+    /// What has to be read of a group before something of it changes. What was read wrong once, by the device, or not at all, may be right the next time.
+    fn read_twice(
+        &self,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        read: impl Fn(&AgSpace, &mut Txn<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut read = || {
             let group = self.group(&txn.look, ag)?;
             let space = group.as_ref().expect("just loaded");
             space.read_header(txn, Some(self.epoch.current()))?;
-            space.read_ahead_of_free(txn, start, length)
+            read(space, txn)
         };
-        let is_damage = |error: &Error| matches!(error, Error::Corrupt(_));
-        // What was read wrong once, by the device, or not at all, may be right the next time.
-        let is_of_device = |error: &Error| is_damage(error) || matches!(error, Error::Io(_));
-        let result = read().or_else(|error| if is_of_device(&error) { read() } else { Err(error) });
-        match result {
-            Err(error) if is_damage(&error) => Ok(false),
+        match read() {
+            Err(Error::Corrupt(_) | Error::Io(_)) => read(),
+            done => done,
+        }
+    }
+
+    /// Whether the slot of an inode can be given back, as far as that can be read.
+    pub fn can_release(&self, txn: &mut Txn<'_>, ag: AgNo, at: AgBlock, slot: u32) -> Result<bool> {
+        match self.read_twice(txn, ag, |space, txn| space.read_ahead_of_inode(txn, at, slot, 1)) {
+            Err(Error::Corrupt(_) | Error::Io(_)) => Ok(false),
+            read => read.map(|()| true),
+        }
+    }
+
+    /// Whether what a group's free blocks are recorded in is sound, as far as has to be read to make these free.
+    fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
+        match self.read_twice(txn, ag, |space, txn| space.read_ahead_of_free(txn, start, length)) {
+            Err(Error::Corrupt(_)) => Ok(false),
             // Perhaps it can be read the next time: then the log still knows of these blocks.
             read => read.map(|()| true),
         }

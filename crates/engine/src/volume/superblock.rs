@@ -62,6 +62,11 @@ impl Volume {
         self.leftovers.load(Ordering::Relaxed) != 0
     }
 
+    /// Something is left behind that nobody has. That lasts with the next superblock.
+    pub fn note_leftovers(&self) {
+        self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::Relaxed);
+    }
+
     /// Notes durably that a check must look at the volume before another opening changes it.
     pub fn ask_for_check(&self) -> Result<()> {
         self.leftovers.fetch_or(leftovers::MAY_BE | leftovers::NEEDS_CHECK, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 
 use super::Soft;
 use crate::cache::Sweep;
+use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::inode::check_named;
 use crate::order::{Look, Txn};
@@ -89,10 +90,16 @@ impl Volume {
         self.may_have_leftovers && check_named(ino, raw, dir, |raw| raw.name_hash.get() == hash).is_err()
     }
 
-    /// Gives back the slot of an inode that was freed, and that had to wait.
+    /// Gives back the slot of an inode that was freed, and that had to wait. Where what says so cannot be read, the slot stays taken and is nobody's, until
+    /// a check gives it back.
     pub fn release_inode(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
+        if !self.can_release(txn, ag, at, slot)? {
+            self.note_leftovers();
+            self.counters.bump(Count::inodes_stranded);
+            return Ok(());
+        }
         self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
     }
 

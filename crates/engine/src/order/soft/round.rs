@@ -297,14 +297,21 @@ impl Checkpointer {
                 self.released.append(&mut extents);
             }
         }
-        for batch in inodes.chunks(64) {
+        let mut rest = &inodes[..];
+        while !rest.is_empty() {
             if !volume.cache.has_room() {
                 volume.cache.sweep(Sweep::ForRoom);
             }
             let mut txn = Txn::enter(volume);
+            // Each may be in a group of its own, with a header and a bitmap. So few need not ask.
+            let mut batch = &rest[..rest.len().min(64)];
+            while !txn.may_take(2 * batch.len()) {
+                batch = &batch[..batch.len() / 2];
+            }
             let result = batch.iter().try_for_each(|&ino| volume.release_inode(&mut txn, ino));
             txn.finish(result)?;
             soft.inodes_waiting.fetch_sub(batch.len() as u64, Ordering::Relaxed);
+            rest = &rest[batch.len()..];
         }
         Ok(has_any)
     }
