@@ -118,7 +118,7 @@ pub(crate) fn replay(
                 let what = "a repair that did not end was emptying it; what had been found in it is home";
                 replay.findings.push(finding(what.to_owned()));
                 replay.is_emptied = true;
-                replay.loss = counts.then(|| LogLoss::from(emptied));
+                replay.loss = loss_of(emptied).filter(|_| counts);
             } else {
                 replay.findings.push(finding(error.to_string()));
             }
@@ -134,18 +134,18 @@ pub(crate) fn replay(
     Ok(replay)
 }
 
-impl From<Emptied> for LogLoss {
-    fn from(emptied: Emptied) -> Self {
-        let Emptied { found, missing, time } = emptied;
-        Self { checkpoints: found.into(), missing: missing.into(), time: (found > 0).then_some(time) }
-    }
+/// What a repair that did not end had found.
+fn loss_of(emptied: Emptied) -> Option<LogLoss> {
+    let Emptied { found, missing, time } = emptied;
+    let loss = LogLoss { checkpoints: found.into(), missing: missing.into(), time: (found > 0).then_some(time) };
+    (emptied != Emptied::NOT_NEEDED).then_some(loss)
 }
 
-impl From<LogLoss> for Emptied {
-    fn from(loss: LogLoss) -> Self {
-        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        Self { found: most(loss.checkpoints), missing: most(loss.missing), time: loss.time.unwrap_or(0) }
-    }
+/// What the next repair is to know if this one does not end.
+pub(crate) fn emptied(loss: Option<LogLoss>) -> Emptied {
+    let Some(LogLoss { checkpoints, missing, time }) = loss else { return Emptied::NOT_NEEDED };
+    let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX - 1);
+    Emptied { found: most(checkpoints), missing: most(missing), time: time.unwrap_or(0) }
 }
 
 /// Searches the ring for what no anchor leads to.

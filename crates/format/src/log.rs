@@ -23,7 +23,7 @@ on_disk! {
         24 => sequence: U64,
         /// LSN of the oldest checkpoint that replay needs.
         32 => tail: U64,
-        /// Of sequence 0: checkpoints that were found.
+        /// Of sequence 0: checkpoints that were found; [`u32::MAX`]: the volume did not need the log.
         40 => found: U32,
         /// Of sequence 0: checkpoints that are damaged, at least so many.
         44 => missing: U32,

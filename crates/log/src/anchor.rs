@@ -14,7 +14,7 @@ pub(crate) struct Anchor {
 }
 
 /// What a search had found in a log that was brought home and is being emptied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emptied {
     /// Checkpoints that were found.
     pub found: u32,
@@ -25,6 +25,9 @@ pub struct Emptied {
 }
 
 impl Emptied {
+    /// Of a log that the volume did not need, and in which nobody searched.
+    pub const NOT_NEEDED: Self = Self { found: u32::MAX, missing: 0, time: 0 };
+
     /// A unit of bytes that holds the mark.
     pub(crate) fn encode(self, place: &LogPlace, ring: &Ring) -> Vec<u8> {
         let raw = AnchorBlock {

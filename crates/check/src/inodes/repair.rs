@@ -110,10 +110,10 @@ impl Visitor for Salvage<'_> {
 
 impl Repair<'_> {
     /// What of the old volume is not to be believed, for a part of the log is lost.
-    pub(crate) fn distrust(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn distrust(&mut self) {
         match self.choices.inodes {
             // How far a table is initialised is found without a header.
-            Inodes::Static => Ok(()),
+            Inodes::Static => {}
             Inodes::Dynamic | Inodes::Bucket => self.distrust_trees(),
         }
     }

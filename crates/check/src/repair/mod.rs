@@ -41,14 +41,14 @@ use crate::findings::number;
 use crate::io::Reader;
 use crate::look::{Outcome, Writer, look, probe_groups};
 use crate::options::{CheckError, Options, Progress};
-use crate::replay::{Replay, replay};
+use crate::replay::{Replay, emptied, replay};
 use crate::report::Report;
 use crate::superblock;
 use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
 use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
-use myriad_log::{Applied, Emptied};
+use myriad_log::{Applied, LogPlace};
 use room::Room;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -267,6 +267,7 @@ impl<'a> Repair<'a> {
             chunks: BTreeMap::new(),
             tables: BTreeMap::new(),
             are_trees_old: false,
+            unmade_log: None,
             inode_trees: BTreeSet::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
@@ -301,16 +302,15 @@ impl<'a> Repair<'a> {
         // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups
         // there are, and so must the superblock before it goes.
         if was_clean {
-            empty_log(&geometry, replayed, &mut repair.actions)?;
+            repair.unmade_log = empty_log(&geometry, replayed, &mut repair.actions)?;
             repair.mark_in_use()?;
         } else {
             repair.mark_in_use()?;
             bring_partial_home(&repair.reader, partial)?;
+            repair.unmade_log = empty_log(&geometry, replayed, &mut repair.actions)?;
             if is_loss {
-                // While the log still tells that it lacks something.
-                repair.distrust()?;
+                repair.distrust();
             }
-            empty_log(&geometry, replayed, &mut repair.actions)?;
         }
         Ok(repair)
     }
@@ -339,6 +339,11 @@ impl<'a> Repair<'a> {
         self.settle()?;
         self.find_data()?;
         self.write_groups()?;
+        if let Some(log) = self.unmade_log.take() {
+            // With the marks goes what says that the old trees of inodes are not to be believed.
+            self.flush()?;
+            make_log(&log)?;
+        }
         self.tell_unvouched()?;
         // Before anything says that the volume is whole.
         self.flush()?;
@@ -555,18 +560,21 @@ fn write_home(reader: &Reader, block: FsBlock, bytes: &[u8], left: &[Range<usize
     reader.write_sectors(block, bytes, left).map_err(|source| CheckError::Io { op: "write", offset, source })
 }
 
-/// Makes the log empty: from here on nothing may be replayed over a repaired block.
-fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<(), CheckError> {
+/// A log that is empty and not made yet, and its first LSN.
+type UnmadeLog = (LogPlace, Lsn);
+
+/// Makes the log empty: from here on nothing may be replayed over a repaired block. One that could not be read gets its anchors later: until then marks in their
+/// places say what was lost with it.
+fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<Option<UnmadeLog>, CheckError> {
     let is_damaged = replay.is_damaged();
-    let Some(place) = replay.place else { return Ok(()) };
+    let Some(place) = replay.place else { return Ok(None) };
     let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     if is_damaged {
         // Nobody knows which LSNs were used, and a place that cannot be read may be as new once it is written: the ring must be
         // zeros. Not before it counts for nothing, or what is left of it half way may look like the whole of a shorter one.
-        let emptied = replay.loss.map_or(Emptied::default(), Emptied::from);
-        myriad_log::forget(&place, emptied).map_err(|error| CheckError::Repair(error.to_string()))?;
+        myriad_log::forget(&place, emptied(replay.loss)).map_err(|error| CheckError::Repair(error.to_string()))?;
         let zeros = vec![0; 1 << 16];
-        // The marks stay until all is zeros.
+        // The marks stay.
         let mut at = myriad_format::log::ANCHOR_UNITS * unit;
         while at < place.length {
             let part = (place.length - at).min(zeros.len() as u64);
@@ -585,5 +593,12 @@ fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> 
         });
     }
     let first = Lsn(replay.head.0.next_multiple_of(unit));
-    myriad_log::format(&place, first).map_err(|error| CheckError::Repair(error.to_string()))
+    if is_damaged {
+        return Ok(Some((place, first)));
+    }
+    make_log(&(place, first)).map(|()| None)
+}
+
+fn make_log((place, first): &UnmadeLog) -> Result<(), CheckError> {
+    myriad_log::format(place, *first).map_err(|error| CheckError::Repair(error.to_string()))
 }

@@ -63,6 +63,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) tables: BTreeMap<AgNo, u32>,
     /// A part of the log is lost: trees of inodes lack what only it had.
     pub(crate) are_trees_old: bool,
+    /// The log, once the groups are written.
+    pub(super) unmade_log: Option<super::UnmadeLog>,
     /// Nodes of the inode trees that were found, which are nobody else's.
     pub(crate) inode_trees: BTreeSet<FsBlock>,
     /// Ascending by number.

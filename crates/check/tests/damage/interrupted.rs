@@ -67,7 +67,7 @@ fn costs_nothing(cut: impl Fn(&MemoryDevice, &mut Judge<'_>) + Sync) {
 }
 
 /// Each of the first writes fails, then fewer, and all after it.
-fn cut_each_write(device: &MemoryDevice, judge: &mut Judge<'_>) {
+pub fn cut_each_write(device: &MemoryDevice, judge: &mut Judge<'_>) {
     for nth in (1..).map(|cut: usize| if cut <= 12 { cut } else { 12 + (cut - 12) * (cut - 12) }) {
         let image = Arc::new(device.clone_image());
         let device = Arc::new(FaultDevice::new(Arc::clone(&image)));

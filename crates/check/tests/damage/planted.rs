@@ -1,13 +1,14 @@
 //! What a user may have written so that a repair takes it for a part of the volume: copies of a superblock, blocks of inodes.
 
 use crate::common::{Builder, Image, SHAPE, Shape, VOLUME};
-use crate::interrupted::paths;
+use crate::interrupted::{cut_each_flush, cut_each_write, inode_on, paths};
 use crate::{mend, places, remaining};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
+use myriad_format::btree::NodeHeader;
 use myriad_format::choices::Order;
 use myriad_format::group::GroupHeader;
-use myriad_format::inode::InodeBlockHeader;
+use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::superblock::{Superblock, state};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::BTreeSet;
@@ -217,4 +218,57 @@ fn what_a_chunk_has_not_initialised_is_not_named() {
     let bytes = image.read(place);
     let is_inodes = BlockHeader::read(&bytes).magic.get() == BlockKind::Inode.magic();
     assert!(!is_inodes || image.inode(planted).mode.get() & 0o6000 == 0, "{:?}", report.actions);
+}
+
+/// A volume in use, of which the log is lost.
+fn with_lost_log() -> (Image, Ino) {
+    let (image, victim) = with_victim();
+    image.change_superblock(|superblock| {
+        superblock.state.set(state::IN_USE);
+        superblock.last_order.set(Order::Log as u32);
+    });
+    let log = image.log_place();
+    image.device.write(log.start, &vec![0xee; log.length as usize]).unwrap();
+    (image, victim)
+}
+
+/// A repair after the loss of a log began with taking the headers of all groups away. Cut short, it left inodes that no tree named any more: the next one
+/// took their rights, and those of blocks that it found elsewhere came first.
+#[test]
+fn a_repair_of_a_lost_log_that_is_cut_short_leaves_inodes_named() {
+    let (image, victim) = with_lost_log();
+    let mut cuts = 0;
+    let mut judge = |device: Arc<dyn BlockDevice>, what: String| {
+        cuts += 1;
+        let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+        let report = check(device.clone(), None, &options).expect("the volume can be repaired");
+        assert!(report.is_sound(), "{what}: {}", remaining(&report));
+        let inode = inode_on(&image, &*device, victim);
+        assert_eq!((inode.mode.get(), inode.block_total()), (0o106711, 9), "{what}: {:?}", report.actions);
+    };
+    cut_each_write(&image.device, &mut judge);
+    cut_each_flush(&image.device, &mut judge);
+    assert!(cuts > 30, "{cuts}");
+}
+
+/// The tree of inodes was older than what its blocks are used for: a file's block counted as a lost block of inodes, and was written over.
+#[test]
+fn what_an_old_tree_names_stays_its_owners() {
+    let (image, victim) = with_lost_log();
+    let ag = image.geometry.ag_of(image.geometry.locate(victim).unwrap().0);
+    let data = places::first_extent(&image.inode(victim));
+    let root = GroupHeader::read(&image.read(image.header_block(ag.0))).inode_root.get();
+    let first = image.geometry.fs_block(ag, AgBlock(0)).0;
+    image.change(image.geometry.fs_block(ag, AgBlock(root)), |bytes| {
+        let record = ChunkRecord::read_mut(&mut bytes[NodeHeader::SIZE..]);
+        let count = data.0 - first - record.start.get() + 1;
+        assert!(count > u64::from(record.initialised) && count < 64, "the file lies behind the chunk");
+        (record.count, record.initialised) = (count as u8, count as u8);
+    });
+    let content = image.read(data);
+    let report = mend(&image);
+    assert!(report.is_sound(), "{}", remaining(&report));
+    let inode = image.inode(victim);
+    assert_eq!((inode.mode.get(), inode.block_total()), (0o106711, 9), "{:?}", report.actions);
+    assert!(image.read(data) == content, "{:?}", report.actions);
 }

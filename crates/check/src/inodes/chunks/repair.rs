@@ -34,16 +34,47 @@ pub(crate) struct ChunkRecords {
 }
 
 impl Repair<'_> {
-    /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and then makes
-    /// sure that every group is searched, also by the next repair if this one is cut short.
-    pub(crate) fn distrust_trees(&mut self) -> Result<(), CheckError> {
+    /// Trees of inodes may be older than what was synced, for a part of the log is lost: takes what they name, and has every group searched. The next
+    /// repair does so, too, if this one is cut short: the log says that something is lost until the groups are written.
+    pub(crate) fn distrust_trees(&mut self) {
         for ag in (0..self.ag_used).map(AgNo) {
             self.chunks_of_tree(ag);
         }
-        (0..self.ag_used).try_for_each(|ag| self.blank_header(AgNo(ag)))?;
-        self.flush()?;
+        self.leave_what_is_others();
         self.are_trees_old = true;
-        Ok(())
+    }
+
+    /// A block of an old tree's chunk that can be read, and is none of inodes, has become somebody else's. What the chunk had not initialised is left to the search:
+    /// blocks that came into use since are blocks of inodes, and the others hold what they held before, maybe as a user wrote it.
+    fn leave_what_is_others(&mut self) {
+        let mut buf = self.reader.new_buffer();
+        for (start, chunk) in std::mem::take(&mut self.chunks) {
+            let mut run: Option<(FsBlock, u32)> = None;
+            for block in chunk.blocks(start) {
+                let is_others = self.state_of(block) == Found::Lost && self.reader.read_raw(block, &mut buf).is_ok();
+                if is_others {
+                    self.release([(block, 1)]);
+                }
+                run = match run {
+                    Some((start, count)) if !is_others => Some((start, count + 1)),
+                    ended => {
+                        self.keep_run(ended);
+                        (!is_others).then_some((block, 1))
+                    }
+                };
+            }
+            self.keep_run(run);
+            let rest = u64::from(chunk.count - chunk.initialised);
+            if rest > 0 {
+                self.release([(start.offset_by(u64::from(chunk.initialised)), rest)]);
+            }
+        }
+    }
+
+    fn keep_run(&mut self, run: Option<(FsBlock, u32)>) {
+        if let Some((start, count)) = run {
+            self.chunks.insert(start, Chunk { count, initialised: count, is_named: true });
+        }
     }
 
     /// Finds the inodes in chunks: those that trees name, and where a tree cannot be believed those that a search finds.
@@ -62,9 +93,6 @@ impl Repair<'_> {
         // blocks keep what they held.
         let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         let torn = self.take_sound(named, 0.1, 0.3)?;
-        if self.are_trees_old {
-            self.leave_rest_to_search();
-        }
         for (done, &ag) in searched.iter().enumerate() {
             self.act(format!("searched group {ag} for inode blocks: {why}"));
             self.search_chunks(ag);
@@ -80,20 +108,6 @@ impl Repair<'_> {
         let (blocks, geometry) = (&self.blocks, &self.geometry);
         self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
         Ok(())
-    }
-
-    /// Leaves to the search what chunks had not initialised when the trees were written. Blocks that came into use since are blocks of inodes. The others hold
-    /// what they held before, maybe as a user wrote it, and no tree says that of any of them.
-    fn leave_rest_to_search(&mut self) {
-        let rest = |(start, chunk): (&FsBlock, &Chunk)| {
-            (start.offset_by(u64::from(chunk.initialised)), u64::from(chunk.count - chunk.initialised))
-        };
-        let rests: Vec<(FsBlock, u64)> = self.chunks.iter().map(rest).filter(|&(_, count)| count > 0).collect();
-        self.release(rests);
-        self.chunks.retain(|_, chunk| {
-            chunk.count = chunk.initialised;
-            chunk.count > 0
-        });
     }
 
     /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
