@@ -11,6 +11,7 @@ const WORDS: usize = (PAGE_BLOCKS / 64) as usize;
 /// Locks; pages are spread over them so that threads on different groups seldom meet.
 const SHARDS: usize = 64;
 
+#[derive(Clone)]
 enum Page {
     /// Every bit set: a long extent costs an entry a page, not a bit a block.
     Full,
@@ -105,14 +106,21 @@ impl Blocks {
         for (page, first, last) in pages(start, length) {
             let base = page << PAGE_BITS;
             // A page is copied out so that `f` may claim.
-            let bits: Option<Box<[u64; WORDS]>> = self.with_page(page, |map| match map.get(&page) {
-                None => None,
-                Some(Page::Full) => Some(Box::new([u64::MAX; WORDS])),
-                Some(Page::Bits(bits)) => Some(bits.clone()),
-            });
-            let Some(bits) = bits else {
-                gap.get_or_insert(base + first);
-                continue;
+            let bits = match self.with_page(page, |map| map.get(&page).cloned()) {
+                None => {
+                    gap.get_or_insert(base + first);
+                    continue;
+                }
+                // Not word by word: a damaged volume may ask for the same long extent over and over.
+                Some(Page::Full) => {
+                    if let Some(from) = gap.take()
+                        && !f(FsBlock(from), base + first - from)
+                    {
+                        return;
+                    }
+                    continue;
+                }
+                Some(Page::Bits(bits)) => bits,
             };
             let mut at = first;
             while at <= last {

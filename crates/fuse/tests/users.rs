@@ -770,6 +770,37 @@ for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'ma
     }
 }
 
+/// A mount that shows all files as open to everybody lets people write to programs of others, through the kernel's cache, too, which does not say who wrote:
+/// the programs kept their set-id bits.
+#[test]
+fn who_may_write_by_the_mode_shown_makes_no_program_of_anothers() {
+    skip_without_python!();
+    let plain = || Options { no_open: false, ..Options::default() };
+    for writeback in [false, true] {
+        let mount = mounted_with(plain());
+        said("for name in ['written', 'mapped', 'kept']:\n    make(name)\n    os.chmod(name, 0o6755)", &mount.root());
+        let mount = mount.remount(Options { umask: Some(0), allow_other: true, writeback, ..Options::default() });
+        let script = r"
+def store():
+    fd = os.open('mapped', os.O_RDWR)
+    with mmap.mmap(fd, 0) as memory:
+        memory[0:1] = b'!'
+        memory.flush()
+def attempt():
+    say('written', lambda: write('written', b'!'))
+    say('mapped', store)
+user(1000, attempt)
+os.sync()
+";
+        assert_eq!(said(script, &mount.root()), "written 1\nmapped None\n");
+        let mount = mount.remount(plain());
+        let modes = "for name in ['written', 'mapped', 'kept']:\n    print(name, oct(os.stat(name).st_mode & 0o7777))";
+        let expected = "written 0o755\nmapped 0o755\nkept 0o6755\n";
+        assert_eq!(said(modes, &mount.root()), expected, "writeback {writeback}");
+        mount.unmount();
+    }
+}
+
 /// Each lookup of a file of figures was kept as long as somebody had it open.
 #[test]
 fn figures_are_kept_within_bounds() {

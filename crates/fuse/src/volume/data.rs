@@ -90,9 +90,10 @@ impl VolumeService {
         let node = self.node(header.nodeid)?;
         let cached = args.write_flags & WRITE_CACHE != 0;
         let flags = OFlags::from_bits_retain(args.flags);
-        // Who wrote what the kernel sends of its cache it does not say. Where files are shown as somebody else's, that may be
-        // one who may not have his content run with their owner's rights.
-        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || cached && self.is_shown_as_anothers();
+        // Who wrote what the kernel sends of its cache it does not say. Where files are shown as somebody else's, or with another mode, that may
+        // be one who may not have his content run with their owner's rights.
+        let is_shown_otherwise = self.is_shown_as_anothers() || self.settings.umask.is_some();
+        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || cached && is_shown_otherwise;
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
         // What the kernel writes back from its cache it wrote there as somebody who might, but for inode flags. The place
         // is the kernel's in any case: it sends pieces of a long write at the same time, and who appends may say for one
