@@ -1,6 +1,6 @@
 //! The API as the standard library's users meet it: paths of any kind, files as streams, errors as `io::Error`.
 
-use myriad_engine::{AsPath, Cred, Errno, Error, File, Fs, MountOptions, OpenOptions, Session};
+use myriad_engine::{AsPath, Cred, Errno, Error, File, Fs, MountOptions, OpenOptions, Session, SetAttr};
 use std::borrow::Cow;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
@@ -214,6 +214,20 @@ fn a_tree_is_removed_by_a_path_that_names_it() {
     assert_eq!(session.read("file").unwrap(), b"precious");
     assert!(session.lstat("link").is_ok());
     assert_eq!(session.remove_tree("d/", &mut |_| true).unwrap(), 2);
+}
+
+/// A write that was refused, because it began past the largest size, had taken the set-id bits away.
+#[test]
+fn a_write_that_is_refused_leaves_set_id_bits() {
+    let session = session();
+    session.set_attr("/", SetAttr { mode: Some(0o777), ..SetAttr::default() }).unwrap();
+    let user = session.fs().session(Cred { uid: 1000, gid: 1000, ..Cred::root() });
+    let file =
+        user.open("file", OpenOptions { write: true, create: true, mode: 0o6755, ..OpenOptions::default() }).unwrap();
+    assert_eq!(file.write_at(b"x", i64::MAX as u64).unwrap_err().errno(), Errno::FBIG);
+    assert_eq!(user.stat("file").unwrap().mode & 0o7777, 0o6755);
+    file.write_at(b"x", 0).unwrap();
+    assert_eq!(user.stat("file").unwrap().mode & 0o7777, 0o755);
 }
 
 /// Who says which attributes are wanted may use the volume.

@@ -234,6 +234,10 @@ pub(crate) fn write(
     if buf.is_empty() {
         return Ok(0);
     }
+    if !append && offset >= map::size_max(&volume.geometry) {
+        // As with Linux, what is refused leaves the set-id bits.
+        return Err(Errno::FBIG.into());
+    }
     drop_set_id(volume, cred, file)?;
     // What several append at once lies there one after the other, however long it is.
     let parts = buf.len().div_ceil(WRITE_PART);

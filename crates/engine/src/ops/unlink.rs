@@ -16,7 +16,7 @@ use crate::planted::{Bug, planted};
 use crate::types::{Node, Time};
 use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
-use myriad_format::inode::{RawInode, S_IFREG};
+use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -163,7 +163,11 @@ pub(crate) fn ending_of(txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<E
         true => dir::read_ahead_of_clear(&txn.look, ino, raw).map(|()| true),
         false => map::fits_one_txn(txn, raw, ino),
     };
-    let is_freed = matches!(is_small, Ok(true)) && xattr::read_ahead(&txn.look, ino, raw).is_ok();
+    // A link that stays an orphan, because its slot cannot be given back, keeps its target: without one it is no link.
+    let is_link = raw.file_type() == S_IFLNK;
+    let is_freed = matches!(is_small, Ok(true))
+        && xattr::read_ahead(&txn.look, ino, raw).is_ok()
+        && (!is_link || volume.read_ahead_of_inode(txn, ino, raw).is_ok());
     Ok(if is_freed { Ending::Freed } else { Ending::Orphaned })
 }
 

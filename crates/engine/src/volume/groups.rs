@@ -440,16 +440,16 @@ impl Volume {
     }
 
     /// Gives an inode's slot and body back. Its blocks have been freed already. False, with nothing changed, if something that has to be read
-    /// for that cannot be.
+    /// for that cannot be, or finds no frame.
     pub fn free_inode(&self, txn: &mut Txn<'_>, ino: Ino, raw: &RawInode) -> Result<bool> {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
         let mut group = match self.group(&txn.look, ag) {
-            Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(false),
+            Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) => return Ok(false),
             group => group?,
         };
         match self.read_of_group(&group, txn, at, slot, raw) {
-            Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(false),
+            Err(Error::Corrupt(_) | Error::Io(_) | Error::Refused(Errno::NOMEM)) => return Ok(false),
             read => read?,
         }
         inode::clear(txn, ino)?;

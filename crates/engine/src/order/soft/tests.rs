@@ -11,7 +11,7 @@ use crate::{dir, file, inode, namei};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice, PausingDevice};
 use myriad_format::choices::Profile;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{S_IFDIR, S_IFREG};
+use myriad_format::inode::{S_IFDIR, S_IFLNK, S_IFREG};
 use myriad_format::pointers::BLOCK;
 use myriad_format::table::{DIRECT, INODE_SIZE, UNIT_SLOTS};
 use myriad_format::{AgBlock, Corrupt};
@@ -520,4 +520,26 @@ fn a_slot_that_cannot_be_given_back_stays_taken() {
         assert_eq!(count(&volume, "inodes_stranded"), u64::from(is_late), "{context}");
         with(&volume, |ops, root| assert!(ops.lookup(root, b"gone").is_err()));
     }
+}
+
+/// A symbolic link of which the slot could not be given back had lost its target by then: an orphan that was no link, which nobody could reclaim, and damage to
+/// a check.
+#[test]
+fn a_link_that_stays_an_orphan_is_a_link() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    format(device.clone(), 4096);
+    let volume = testing::open(device.clone());
+    let target = [b't'; 600];
+    let new = NewFile { mode: S_IFLNK | 0o777, target: &target, ..NewFile::default() };
+    let link = with(&volume, |ops, root| ops.make(root, b"link", &new).unwrap().node());
+    volume.commit_now().unwrap();
+    volume.cache.sweep(Sweep::Everything);
+    let ag = volume.geometry.ag_of(volume.block_of(Ino(link.ino)));
+    let at = volume.geometry.fs_block(ag, AgBlock(volume.geometry.inode_bitmap_start(ag))).0 << 12;
+    device.write(at, &[0xee; 4096]).unwrap();
+    with(&volume, |ops, root| ops.unlink(root, b"link").unwrap());
+    volume.commit_now().unwrap();
+    let raw = inode::read(&volume.look(), Ino(link.ino)).unwrap();
+    assert_eq!((raw.nlink.get(), raw.size.get()), (0, 600));
+    raw.check(Ino(link.ino)).unwrap();
 }
