@@ -375,10 +375,11 @@ fn a_worn_log_that_is_not_needed_is_no_obstacle() {
         }
         header::seal(&mut sector, 0);
         device.write(0, &sector).unwrap();
-        let bad = place.start + (4 << 20);
-        let worn = Worn::new(device, vec![bad..bad + 512]);
+        let at = place.start + (4 << 20);
+        let bad = at..at + 512;
+        let worn = Worn::new(device, vec![bad]);
         let report = repaired(worn.clone(), &format!("asked {is_asked}")).0;
         assert_eq!(report.repaired, !is_asked, "{:?}", report.findings);
-        worn.read(bad, &mut [0; 512]).expect("it was written");
+        worn.read(at, &mut [0; 512]).expect("it was written");
     }
 }
