@@ -7,10 +7,11 @@ use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::btree::NodeHeader;
 use myriad_format::choices::Order;
+use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::GroupHeader;
 use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
 use myriad_format::superblock::{Superblock, state};
-use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FsBlock, Ino, SLOT_SIZE, header};
+use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -146,6 +147,18 @@ fn with_victim() -> (Image, Ino) {
     (builder.finish(), victim)
 }
 
+/// A volume in use, of which the log is lost.
+fn with_lost_log() -> (Image, Ino) {
+    let (image, victim) = with_victim();
+    image.change_superblock(|superblock| {
+        superblock.state.set(state::IN_USE);
+        superblock.last_order.set(Order::Log as u32);
+    });
+    let log = image.log_place();
+    image.device.write(log.start, &[0xee; 1 << 14]).unwrap();
+    (image, victim)
+}
+
 /// Blocks that a search finds are taken in the order in which they say they were written. One that said it was written last, though no log gets that far,
 /// had the blocks of others.
 #[test]
@@ -198,19 +211,13 @@ fn what_a_search_finds_has_no_capabilities() {
 /// tree names.
 #[test]
 fn what_a_chunk_has_not_initialised_is_not_named() {
-    let (image, victim) = with_victim();
+    let (image, victim) = with_lost_log();
     let block = image.geometry.locate(victim).unwrap().0;
     let chunk = image.geometry.locate(image.root).unwrap().0;
     // The root's chunk lies before the victim's, and all but its first block hold nothing yet.
     let place = FsBlock(chunk.0 + 2);
     assert!(place < block && image.read(place).iter().all(|&byte| byte == 0));
     let planted = plant_inode(&image, victim, place, 1 << 20);
-    image.change_superblock(|superblock| {
-        superblock.state.set(state::IN_USE);
-        superblock.last_order.set(Order::Log as u32);
-    });
-    let log = image.log_place();
-    image.device.write(log.start, &[0xee; 1 << 14]).unwrap();
     let report = mend(&image);
     assert!(report.is_sound(), "{}", remaining(&report));
     assert_eq!(image.inode(victim).block_total(), 9, "{:?}", report.actions);
@@ -218,18 +225,6 @@ fn what_a_chunk_has_not_initialised_is_not_named() {
     let bytes = image.read(place);
     let is_inodes = BlockHeader::read(&bytes).magic.get() == BlockKind::Inode.magic();
     assert!(!is_inodes || image.inode(planted).mode.get() & 0o6000 == 0, "{:?}", report.actions);
-}
-
-/// A volume in use, of which the log is lost.
-fn with_lost_log() -> (Image, Ino) {
-    let (image, victim) = with_victim();
-    image.change_superblock(|superblock| {
-        superblock.state.set(state::IN_USE);
-        superblock.last_order.set(Order::Log as u32);
-    });
-    let log = image.log_place();
-    image.device.write(log.start, &vec![0xee; log.length as usize]).unwrap();
-    (image, victim)
 }
 
 /// A repair after the loss of a log began with taking the headers of all groups away. Cut short, it left inodes that no tree named any more: the next one
@@ -271,4 +266,20 @@ fn what_an_old_tree_names_stays_its_owners() {
     let inode = image.inode(victim);
     assert_eq!((inode.mode.get(), inode.block_total()), (0o106711, 9), "{:?}", report.actions);
     assert!(image.read(data) == content, "{:?}", report.actions);
+}
+
+/// An inode that is older than the tree leads to a block that the tree has kept for inodes since, and that holds some: it does not take their block from them.
+#[test]
+fn what_an_old_tree_has_kept_for_inodes_is_theirs() {
+    let (image, victim) = with_lost_log();
+    let place = FsBlock(image.geometry.locate(image.root).unwrap().0.0 + 2);
+    let later = plant_inode(&image, victim, place, 1 << 20);
+    image.change_inode(victim, |raw| {
+        let old = Extent { file_block: FileBlock(0), start: place, length: 1, unwritten: false };
+        *RawExtent::read_mut(&mut raw.fork) = old.encode();
+    });
+    let report = mend(&image);
+    assert!(report.is_sound(), "{}", remaining(&report));
+    assert_eq!(image.inode(victim).block_total(), 0, "{:?}", report.actions);
+    assert_eq!(image.inode(later).block_total(), 9, "{:?}", report.actions);
 }

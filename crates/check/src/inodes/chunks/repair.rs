@@ -44,37 +44,39 @@ impl Repair<'_> {
         self.are_trees_old = true;
     }
 
-    /// A block of an old tree's chunk that can be read, and is none of inodes, has become somebody else's. What the chunk had not initialised is left to the search:
-    /// blocks that came into use since are blocks of inodes, and the others hold what they held before, maybe as a user wrote it.
+    /// A block of an old tree's chunk that can be read, and is none of inodes, has become somebody else's. What the chunk had not initialised becomes a chunk
+    /// of its own.
     fn leave_what_is_others(&mut self) {
-        let mut buf = self.reader.new_buffer();
-        for (start, chunk) in std::mem::take(&mut self.chunks) {
-            let mut run: Option<(FsBlock, u32)> = None;
-            for block in chunk.blocks(start) {
-                let is_others = self.state_of(block) == Found::Lost && self.reader.read_raw(block, &mut buf).is_ok();
-                if is_others {
-                    self.release([(block, 1)]);
-                }
-                run = match run {
-                    Some((start, count)) if !is_others => Some((start, count + 1)),
-                    ended => {
-                        self.keep_run(ended);
-                        (!is_others).then_some((block, 1))
-                    }
-                };
-            }
-            self.keep_run(run);
-            let rest = u64::from(chunk.count - chunk.initialised);
-            if rest > 0 {
-                self.release([(start.offset_by(u64::from(chunk.initialised)), rest)]);
-            }
+        for (start, Chunk { count, initialised, .. }) in std::mem::take(&mut self.chunks) {
+            self.keep_runs(start, initialised, true);
+            self.keep_runs(start.offset_by(u64::from(initialised)), count - initialised, false);
         }
     }
 
-    fn keep_run(&mut self, run: Option<(FsBlock, u32)>) {
-        if let Some((start, count)) = run {
-            self.chunks.insert(start, Chunk { count, initialised: count, is_named: true });
+    fn keep_runs(&mut self, start: FsBlock, count: u32, is_initialised: bool) {
+        let mut buf = self.reader.new_buffer();
+        let mut run = None;
+        for block in (0..u64::from(count)).map(|at| start.offset_by(at)) {
+            let is_others = self.state_of(block) == Found::Lost && self.reader.read_raw(block, &mut buf).is_ok();
+            if is_others {
+                self.release([(block, 1)]);
+                run = None;
+                continue;
+            }
+            let first = *run.get_or_insert(block);
+            let chunk = self.chunks.entry(first).or_insert(Chunk { count: 0, initialised: 0, is_named: true });
+            chunk.count += 1;
+            chunk.initialised += u32::from(is_initialised);
         }
+    }
+
+    /// Leaves to the search what chunks had not initialised when the trees were written. Blocks that came into use since are blocks of inodes. The others hold
+    /// what they held before, maybe as a user wrote it, and no tree says that of any of them. Not before those that trees name are taken: an old one may lead
+    /// to blocks that are inodes' by now.
+    fn leave_rest_to_search(&mut self) {
+        let rests = self.chunks.extract_if(.., |_, chunk| chunk.initialised == 0);
+        let rests: Vec<(FsBlock, u64)> = rests.map(|(start, chunk)| (start, u64::from(chunk.count))).collect();
+        self.release(rests);
     }
 
     /// Finds the inodes in chunks: those that trees name, and where a tree cannot be believed those that a search finds.
@@ -93,6 +95,9 @@ impl Repair<'_> {
         // blocks keep what they held.
         let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         let torn = self.take_sound(named, 0.1, 0.3)?;
+        if self.are_trees_old {
+            self.leave_rest_to_search();
+        }
         for (done, &ag) in searched.iter().enumerate() {
             self.act(format!("searched group {ag} for inode blocks: {why}"));
             self.search_chunks(ag);
