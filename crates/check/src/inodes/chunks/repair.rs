@@ -74,9 +74,10 @@ impl Repair<'_> {
     /// what they held before, maybe as a user wrote it, and no tree says that of any of them. Not before those that trees name are taken: an old one may lead
     /// to blocks that are inodes' by now.
     fn leave_rest_to_search(&mut self) {
-        let rests = self.chunks.extract_if(.., |_, chunk| chunk.initialised == 0);
-        let rests: Vec<(FsBlock, u64)> = rests.map(|(start, chunk)| (start, u64::from(chunk.count))).collect();
+        let rests = self.chunks.iter().filter(|(_, chunk)| chunk.initialised == 0);
+        let rests: Vec<(FsBlock, u64)> = rests.map(|(&start, chunk)| (start, u64::from(chunk.count))).collect();
         self.release(rests);
+        self.chunks.retain(|_, chunk| chunk.initialised > 0);
     }
 
     /// Finds the inodes in chunks: those that trees name, and where a tree cannot be believed those that a search finds.
