@@ -39,6 +39,12 @@ def child(do):
             sys.stdout.flush()
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
+def store(path):
+    "Through a mapping, so that the kernel does not know who wrote."
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, 0) as memory:
+        memory[0:1] = b'!'
+        memory.flush()
 def user(uid, do, groups=()):
     def run():
         os.setgroups(groups)
@@ -733,11 +739,6 @@ os.chown('another', 1001, 1001)
         said(setup, &mount.root());
         let mount = mount.remount(options(no_open, writeback));
         let script = r"
-def store():
-    fd = os.open('mapped', os.O_RDWR)
-    with mmap.mmap(fd, 0) as memory:
-        memory[0:1] = b'!'
-        memory.flush()
 def attempt():
     for name in ['roots', 'another', 'own/file']:
         say(name, lambda: os.chmod(name, 0o4755))
@@ -745,7 +746,7 @@ def attempt():
     say('directory', lambda: (os.chmod('theirs', 0o2755), mode('theirs')))
     say('made', lambda: os.close(os.open('own/new', os.O_CREAT | os.O_WRONLY, 0o4755)))
     say('written', lambda: write('written', b'!'))
-    say('mapped', store)
+    say('mapped', lambda: store('mapped'))
     say('cut', lambda: os.truncate('cut', 1))
     say('chowned', lambda: (os.chown('chowned', 1000, -1), os.chown('chowned', -1, 1000), mode('chowned')))
 user(1000, attempt)
@@ -781,14 +782,9 @@ fn who_may_write_by_the_mode_shown_makes_no_program_of_anothers() {
         said("for name in ['written', 'mapped', 'kept']:\n    make(name)\n    os.chmod(name, 0o6755)", &mount.root());
         let mount = mount.remount(Options { umask: Some(0), allow_other: true, writeback, ..Options::default() });
         let script = r"
-def store():
-    fd = os.open('mapped', os.O_RDWR)
-    with mmap.mmap(fd, 0) as memory:
-        memory[0:1] = b'!'
-        memory.flush()
 def attempt():
     say('written', lambda: write('written', b'!'))
-    say('mapped', store)
+    say('mapped', lambda: store('mapped'))
 user(1000, attempt)
 os.sync()
 ";

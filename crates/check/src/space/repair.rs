@@ -227,13 +227,8 @@ impl Repair<'_> {
     /// Where a group is too full for two inode trees, the new one has to be written over the old one, and no header may name a
     /// mixture. Until it names the new one, a search has to find the group's inodes.
     fn forget_header(&mut self, ag: AgNo) -> Result<(), CheckError> {
-        self.blank_header(ag)?;
+        write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())?;
         self.flush()
-    }
-
-    /// Without a header, a group's inodes are searched for.
-    pub(crate) fn blank_header(&self, ag: AgNo) -> Result<(), CheckError> {
-        write(&self.reader, self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK)), &mut self.reader.new_buffer())
     }
 
     /// Free extents of a group, group-relative, ascending.

@@ -65,11 +65,9 @@ impl HostTarget {
                 rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
             }
         }
-        let group_bits = self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?;
-        if group_bits.is_some() && !is_symlink {
-            let mut attrs = *attrs;
-            attrs.narrow(group_bits);
-            let mode = attrs.mode.unwrap_or(NODE_MODE);
+        let mut narrowed = *attrs;
+        narrowed.narrow(self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?);
+        if let Some(mode) = narrowed.mode.filter(|_| narrowed != *attrs && !is_symlink) {
             rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
         }
         if let Some(times) = attrs.times {
@@ -123,9 +121,6 @@ impl HostTarget {
         Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?)
     }
 }
-
-/// Mode of a special file of which none is given.
-const NODE_MODE: u16 = 0o600;
 
 /// `HostTarget::open` in words; the empty path is the directory of this process.
 pub fn open_directory(path: &Path) -> anyhow::Result<Rc<OwnedFd>> {
@@ -262,7 +257,7 @@ impl Target for HostTarget {
             FileType::BlockDevice => HostType::BlockDevice,
             FileType::File | FileType::Directory | FileType::Symlink => unreachable!("these have calls of their own"),
         };
-        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(NODE_MODE).into());
+        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(0o600).into());
         rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
         let made = self.set_named(dir, name, attrs, xattrs, false);
         self.undo(dir, name, made)

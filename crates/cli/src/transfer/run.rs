@@ -39,7 +39,7 @@ pub trait Sink {
     fn lost(&self) -> Option<String>;
     fn is_ready(&self) -> bool;
     /// Whether a path of the source has something in its place.
-    fn has(&mut self, _path: &[u8]) -> bool {
+    fn has(&self, _path: &[u8]) -> bool {
         false
     }
     /// Whether what was taken stays when the work ends early. A part of an archive or of a stream is worth nothing.
@@ -500,7 +500,7 @@ impl Run<'_> {
 
     /// Turns a further name of a file into a hard link. `false`: the file could not be had under its first name, and
     /// this one came without content.
-    fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey, sink: &mut dyn Sink) -> bool {
+    fn link(&mut self, batch: &mut Batch, entry: &mut Entry, key: LinkKey, sink: &dyn Sink) -> bool {
         let known = self.links.get(&key);
         if let Some(FirstName::Made(first)) = known {
             entry.body = Body::HardLink(batch.add(first));

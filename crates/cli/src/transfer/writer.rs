@@ -727,7 +727,7 @@ impl<T: Target> Sink for Writer<'_, T> {
         self.open.is_some()
     }
 
-    fn has(&mut self, path: &[u8]) -> bool {
+    fn has(&self, path: &[u8]) -> bool {
         let path = self.full(path);
         let (parent, name) = path::split(&path);
         let found = self.resolve(parent).and_then(|dir| self.target.find(&dir, name));
