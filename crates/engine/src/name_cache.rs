@@ -119,6 +119,7 @@ impl NameCache {
 
     /// Forgets that a name is that of `ino`. Its directory is locked exclusively. Only the word that says so alone counts:
     /// the other one may be half of another name, and complete this one once more.
+    #[inline]
     pub fn forget(&self, dir: Ino, hash: u64, ino: Ino) {
         if let Some((pair, key)) = self.pair(dir, hash)
             && pair[0].load(Ordering::Relaxed) == key ^ ino.0

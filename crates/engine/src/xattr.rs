@@ -220,6 +220,7 @@ pub(crate) fn read_ahead(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<()
 }
 
 /// Frees the attributes of an inode that goes.
+#[inline]
 pub(crate) fn free(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()> {
     if raw.has_flag(flag::ATTR_BLOCKS) {
         let mut blocks = Vec::new();

@@ -221,6 +221,7 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 }
 
 /// Looks a name up, to change: exact, by the entry itself.
+#[inline]
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     of_kind!(look.volume, search(look, dir, raw, name))
 }
@@ -283,6 +284,7 @@ fn in_own_directory<T>(
 }
 
 /// Where a name that a search did not find goes; refuses it if there is no room. To be asked before an operation's first change.
+#[inline]
 pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>, search: Search) -> Result<Room> {
     assert!(search.hit.is_none(), "a name is inserted once");
     let Search { twin, seen, .. } = search;
@@ -291,6 +293,7 @@ pub(crate) fn prepare(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>,
 
 /// Adds an entry where [`prepare`] found room, of which nothing has changed since; returns its position, for the identity of
 /// what it names. Changes `raw`. Refuses nothing.
+#[inline]
 pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: NewEntry<'_>, room: &Room) -> Result<u32> {
     // First: whoever sees the entry without a lock, and asks again, must not be told that it is not there.
     if !planted(Bug::AbsentStays) {

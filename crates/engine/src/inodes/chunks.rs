@@ -618,18 +618,20 @@ fn free_count_in(pool: &Pool, block: AgBlock, bytes: &[u8]) -> std::result::Resu
         return Err(bad_block(pool, block, "slot_count", u64::from(head.slot_count.get())));
     }
     let (words, []) = head.free_mask.as_chunks() else { unreachable!("whole words") };
-    let (mut counted, mut stray) = (0, 0);
-    for (at, word) in words.iter().enumerate() {
-        let free = u64::from_le_bytes(*word);
-        // Those of the usual blocks fit the first word.
-        if free != 0 {
+    let first = u64::from_le_bytes(words[0]);
+    let mut counted = first.count_ones();
+    // The header's own slot is never free.
+    let mut stray = first & (!slots_before(slots, 0) | 1);
+    // Those of the usual blocks fit the first word.
+    if words[1..].iter().fold(0, |any, word| any | u64::from_le_bytes(*word)) != 0 {
+        for (at, word) in words.iter().enumerate().skip(1) {
+            let free = u64::from_le_bytes(*word);
             counted += free.count_ones();
             stray |= free & !slots_before(slots, at);
         }
     }
     let free_count = u32::from(head.free_count.get());
-    // The header's own slot is never free.
-    if stray | u64::from(words[0][0]) & 1 != 0 || free_count != counted {
+    if stray != 0 || free_count != counted {
         return Err(bad_block(pool, block, "free_count", u64::from(free_count)));
     }
     Ok(free_count)
@@ -655,7 +657,7 @@ fn put_slots(pool: &Pool, edit: &mut BlockEdit<'_>, free: &Slots, count: u32, go
 
 /// Makes a slot one of no inode. A free slot may have kept what a user put into a body there; once taken, it is not to be mistaken for an
 /// inode before its owner writes it.
-#[inline]
+#[inline(always)]
 fn empty(pool: &Pool, edit: &mut BlockEdit<'_>, slot: u32) {
     let at = pool.geometry.inode_offset(slot);
     if edit.bytes()[at..at + GONE.len()] != GONE {

@@ -107,6 +107,7 @@ impl Inodes {
     }
 
     /// Gives back an inode and the `body` (first slot, number of slots) it had.
+    #[inline]
     pub fn free<S: BlockStore>(
         &mut self,
         blocks: &mut Blocks,

@@ -172,6 +172,7 @@ pub(crate) fn is_mapped(inode: &RawInode) -> bool {
 }
 
 /// Whether one transaction can unmap all that is mapped, beside what else it has to do.
+#[inline]
 pub(crate) fn fits_one_txn<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino) -> Result<bool> {
     if !is_mapped(inode) {
         return Ok(true);

@@ -58,7 +58,11 @@ fn pages_per_node(geometry: &Geometry) -> u64 {
 }
 
 /// Blocks that a new file may need, of which the first `pages` blocks are written: for those and for nodes of its map.
+#[inline]
 pub(crate) fn promise_of_new(geometry: &Geometry, pages: u64) -> u64 {
+    if pages == 0 {
+        return 0;
+    }
     match geometry.map {
         // At worst each page is an extent of its own, and the tree over them has a node for few.
         Map::Extents => pages + pages / PAGES_PER_NODE,

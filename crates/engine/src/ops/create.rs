@@ -213,6 +213,7 @@ impl Whiteout {
 }
 
 /// A new inode as permission sees it.
+#[inline]
 fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
     let access_acl = owner.access_acl.as_deref();
     perm::Subject { mode: owner.mode, uid: owner.uid, gid: owner.gid, flags: 0, access_acl }

@@ -59,6 +59,7 @@ fn take_second(volume: &Volume, dir: Node, name: Name<'_>) -> Result<()> {
 /// Before a directory is moved, replaced or removed: waits until all directories were looked at, if one of the names, each in a directory, is that
 /// of a directory. A directory that gets one of the names after this look needs no waiting: it is new, or was moved there, which waited. Without
 /// locks.
+#[inline]
 pub(super) fn settle_before_moving<const N: usize>(volume: &Volume, ends: [(Node, Name<'_>); N]) -> Result<()> {
     if !volume.second_names.may_be() {
         return Ok(());

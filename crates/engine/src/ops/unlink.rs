@@ -124,6 +124,7 @@ pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
 }
 
 /// The directory, if it has lost its last entry and not its blocks, which are many.
+#[inline]
 pub(crate) fn emptied(volume: &Volume, dir: Ino, raw: &RawInode) -> Option<Node> {
     dir::has_idle_blocks(volume, raw).then(|| inode::node(dir, raw))
 }

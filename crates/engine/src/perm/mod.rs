@@ -87,6 +87,7 @@ pub fn may_delete_sticky(cred: &Cred, dir: &Subject<'_>, victim_uid: u32) -> Res
 
 /// Whether a name of `victim` may leave `dir`, by unlink, rmdir, or rename (may_delete; EISDIR and ENOTDIR are the
 /// caller's). A rename asks it for the source, and for a target that is replaced.
+#[inline]
 pub fn may_delete(cred: &Cred, dir: &Subject<'_>, victim: &Subject<'_>) -> Result<(), Errno> {
     may_access(cred, dir, WRITE | EXECUTE)?;
     if dir.has_flag(flag::APPEND) {

@@ -407,6 +407,7 @@ impl AgSpace {
 
     /// Reads what [`Self::free_inode`] has to read besides the inode's block, where it may be that nobody has read it yet. With its body
     /// the inode has so many `slots`.
+    #[inline]
     pub fn read_ahead_of_inode<S: BlockRead>(
         &self,
         store: &mut S,

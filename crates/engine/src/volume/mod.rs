@@ -276,6 +276,7 @@ impl Volume {
         self.leftovers.store(superblock.leftovers, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn now(&self) -> Time {
         now(&self.options.clock)
     }
@@ -322,6 +323,7 @@ impl Volume {
     }
 }
 
+#[inline]
 fn now(clock: &Clock) -> Time {
     match clock {
         Clock::System => {

@@ -127,6 +127,7 @@ impl Volume {
 
     /// Whether a file can lose its last name now. If it has to live on, the list of orphans needs room for it. An operation that
     /// takes blocks for itself, as a rename does, need not ask: it was admitted beside what the list needs.
+    #[inline]
     pub fn has_room_for_orphan(&self, ino: Ino) -> bool {
         self.has_spare(Share::Last) || self.soft.is_some() || !self.files.may_be_kept(ino)
     }
