@@ -393,7 +393,7 @@ mod tests {
         for index in listed {
             let header = cache.arena.header(index);
             let block = header.block.load(Ordering::Relaxed);
-            assert!(matches!(home_of(header, block), Home::Write(_)));
+            assert!(matches!(home_of(header, block), Home::Write));
             cache.kill(FsBlock(block));
             assert!(matches!(home_of(header, block), Home::Gone));
             cache.sweep(Sweep::Everything);

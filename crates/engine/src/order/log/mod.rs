@@ -38,8 +38,8 @@ use std::sync::atomic::Ordering;
 
 /// What is to be done about a frame that was seen to hold logged changes of a block.
 pub(super) enum Home {
-    /// Write it, sealed with this LSN.
-    Write(Lsn),
+    /// Write it.
+    Write,
     /// The open epoch has changed it.
     Later,
     /// It holds none any more. Its block was forgotten, and the frame may have become a file's private page: written home,
@@ -59,13 +59,15 @@ pub(super) fn home_of(header: &FrameHeader, block: u64) -> Home {
         Some(_) if header.mask.load(Ordering::Relaxed) != 0 || header.block.load(Ordering::Relaxed) != block => {
             Home::Later
         }
-        Some(lsn) => Home::Write(lsn),
+        Some(_) => Home::Write,
     }
 }
 
 impl Checkpointer {
     pub(super) fn retire_log_running(&mut self, volume: &Volume, place: &LogPlace) -> Result<()> {
-        let Some(log) = self.log.take() else { return Ok(()) };
+        if self.log.is_none() {
+            return Ok(());
+        }
         self.fetch_overlay(volume, Homing::All)?;
         if volume.cache.has_overlay() {
             return Err(Errno::NOMEM.into());
@@ -73,7 +75,9 @@ impl Checkpointer {
         self.away.append(&mut volume.cache.take_recovered());
         self.write_home(volume, Homing::All)?;
         volume.device_flush()?;
-        myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
+        if let Some(log) = self.log.take() {
+            myriad_log::format(place, log.head()).map_err(|error| volume.log_error(error))?;
+        }
         self.settle(volume)?;
         Ok(())
     }
@@ -358,9 +362,11 @@ impl Checkpointer {
         }
     }
 
-    /// Writes the blocks home that are to go there, but for those that the open epoch has changed.
+    /// Writes the blocks home that are to go there, but for those that the open epoch has changed. What is written holds all that the log has
+    /// of its block, so it is sealed with the log's head: whoever has to search a damaged log lays nothing older over it.
     pub(super) fn write_home(&mut self, volume: &Volume, homing: Homing) -> Result<()> {
         let cache = &volume.cache;
+        let seal = self.next_lsn();
         let mut keep = Vec::with_capacity(self.away.len());
         let mut home = Vec::new();
         for index in std::mem::take(&mut self.away) {
@@ -379,7 +385,7 @@ impl Checkpointer {
         home.sort_unstable();
         home.dedup();
         let lsn_of = |Placed { block, frame }, header: &FrameHeader| match home_of(header, block) {
-            Home::Write(lsn) => Some(lsn.0),
+            Home::Write => Some(seal),
             Home::Later => {
                 keep.push(frame);
                 None

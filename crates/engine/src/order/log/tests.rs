@@ -115,3 +115,24 @@ fn who_reads_a_block_that_goes_home_past_the_cache_has_what_the_log_says() {
         assert!(*cache.get(block, kind).unwrap().read() == sound[..]);
     }
 }
+
+/// Blocks went home with the position of the oldest checkpoint that had changed them. A search of a damaged log took that for how new they are, and laid
+/// the older of two checkpoints over them again where the newer one was what could not be read.
+#[test]
+fn what_goes_home_is_newer_than_all_that_the_log_has_of_it() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let volume = testing::volume(device.clone());
+    let head = || volume.checkpointer.lock().log.as_ref().unwrap().head();
+    let mut last = head();
+    for name in ["a", "b", "c"] {
+        testing::new_file(&volume, name.as_bytes());
+        last = head();
+        volume.commit_now().unwrap();
+    }
+    volume.checkpointer.lock().bring_home(&volume).unwrap();
+    let mut bytes = vec![0; 4096];
+    let block = volume.block_of(volume.root);
+    device.read(block.0 << 12, &mut bytes).unwrap();
+    let home = Lsn(myriad_format::BlockHeader::read(&bytes).lsn.get());
+    assert!(last < home && home <= head(), "{home:?} {last:?} {:?}", head());
+}
