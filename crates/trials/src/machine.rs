@@ -103,6 +103,8 @@ impl Engine {
         match done {
             // Where allocations are refused. Nobody waits for it, and the next visit tries again.
             Err(Error::Refused(engine::Errno::NOSPC)) => Ok(()),
+            // Nor for what cannot be read: what has changed stays so, and the next sync tells.
+            Err(Error::Io(failed)) if failed.op == "read" && self.fs().shut_down_reason().is_none() => Ok(()),
             done => done.map(drop),
         }
     }
