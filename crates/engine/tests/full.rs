@@ -415,3 +415,33 @@ fn a_long_list_of_orphans_fits_a_full_volume() {
         check_silent(&device).unwrap();
     }
 }
+
+/// Who made what was there was told that the volume is full, or read-only, and not that it is there.
+#[test]
+fn a_name_that_is_there_is_so_on_a_full_volume_and_a_read_only_one() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(16 << 20));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let open = |read_only| {
+        let options = MountOptions { background: false, read_only, ..MountOptions::default() };
+        Fs::open_device(device.clone(), None, options).unwrap()
+    };
+    let fs = open(false);
+    let session = fs.session(Cred::root());
+    session.mkdir("there", 0o755).unwrap();
+    let file = session.open("file", WRITE).unwrap();
+    for part in [1 << 20, 4096] {
+        while file.write_at(&vec![7; part], file.stat().unwrap().size).is_ok() && file.sync().is_ok() {}
+    }
+    let told = |session: &Session, name: &str| {
+        let mkdir = session.mkdir(name, 0o755).map(drop).unwrap_err().errno();
+        (mkdir, session.create(name, 0o644).map(drop).unwrap_err().errno())
+    };
+    assert_eq!(told(&session, "new"), (Errno::NOSPC, Errno::NOSPC));
+    assert_eq!(told(&session, "there"), (Errno::EXIST, Errno::EXIST));
+    drop((file, session));
+    fs.close().unwrap();
+    let fs = open(true);
+    let session = fs.session(Cred::root());
+    assert_eq!(told(&session, "new"), (Errno::ROFS, Errno::ROFS));
+    assert_eq!(told(&session, "there"), (Errno::EXIST, Errno::EXIST));
+}

@@ -7,6 +7,7 @@ use myriad_engine::{
     RenameMode, Session, XattrMode,
 };
 use myriad_format::btree::NodeHeader;
+use myriad_format::choices::Inodes;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::Superblock;
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -536,4 +537,156 @@ fn a_name_of_an_inode_without_links_is_refused_before_anything_changes() {
     drop(session);
     goes_on(&device, fs);
     is_sound_after_repair(&device);
+}
+
+/// A new name was to go into a directory whose map cannot be read at its end. That was met when the name's inode had been taken, and shut the volume down,
+/// after each opening.
+#[test]
+fn a_map_of_a_directory_that_cannot_be_read_is_met_before_an_inode_is_taken() {
+    for kind in ["indexed", "btree"] {
+        let choices = myriad_trials::table::select(&format!("directory={kind}")).unwrap()[0].choices;
+        let mut dir = 0;
+        let device = made(&MkfsOptions { choices, ..MkfsOptions::default() }, |session| {
+            dir = session.mkdir("d", 0o700).unwrap().ino();
+            for i in 0..1500 {
+                session.create(&format!("d/a name of some length {i}"), 0o600).unwrap();
+                if i % 10 == 0 {
+                    // So that the directory does not lie in one piece.
+                    let file = session.open(&format!("{i}"), WRITE).unwrap();
+                    file.allocate(AllocateMode::Extend, 0, 70 * BLOCK).unwrap();
+                }
+            }
+        });
+        let is_of_it = |_, bytes: &[u8]| BlockHeader::read(bytes).owner.get() == dir;
+        assert!(scratch(&device, BlockKind::ExtentTree, is_of_it) > 0, "{kind}");
+        let fs = open(&device);
+        let session = fs.session(Cred::root());
+        let refused = (0..300).filter(|i| session.create(&format!("d/new {i}"), 0o600).is_err()).count();
+        assert!(refused > 0, "{kind}");
+        drop(session);
+        goes_on(&device, fs);
+    }
+}
+
+/// Where a new directory would lie best was asked of a group whose header cannot be read: no directory could be made.
+#[test]
+fn a_group_that_cannot_be_read_is_no_place_for_a_directory() {
+    let device = with_groups();
+    assert!(scratch(&device, BlockKind::Group, |block, _| block.0 >= (16 << 20) / BLOCK) > 1);
+    let fs = open(&device);
+    let session = fs.session(Cred::root());
+    (0..20).for_each(|i| _ = session.mkdir(&format!("new {i}"), 0o700).unwrap());
+    drop(session);
+    goes_on(&device, fs);
+    is_sound_after_repair(&device);
+}
+
+/// The same was asked for a section of a file, in the middle of its flush, and shut the volume down.
+#[test]
+fn a_group_that_cannot_be_read_is_no_place_for_a_section() {
+    let options = MkfsOptions { ag_size: Some(16 << 20), spreads_directories: true, ..ffs() };
+    let device = made(&options, |session| {
+        for dir in 0..8 {
+            session.mkdir(&format!("{dir}"), 0o700).unwrap();
+            session.write(&format!("{dir}/file"), vec![1; 5 * BLOCK as usize]).unwrap();
+        }
+    });
+    assert!(scratch(&device, BlockKind::Group, |block, _| block.0 >= (16 << 20) / BLOCK) > 1);
+    let fs = open(&device);
+    fs.session(Cred::root()).write("of many sections", vec![1; 8 << 20]).unwrap();
+    fs.sync().unwrap();
+    goes_on(&device, fs);
+    is_sound_after_repair(&device);
+}
+
+/// Of an order without a list on the device, an orphan that could not be freed was forgotten by a clean close: nobody looked for it any more.
+#[test]
+fn an_orphan_that_cannot_be_freed_is_left_for_the_next_check() {
+    for order in [Order::Soft, Order::Sync] {
+        let device = made(&MkfsOptions { order, ..ffs() }, |session| {
+            session.write("long", vec![1; 1200 * BLOCK as usize]).unwrap();
+        });
+        for bad in blocks_of(&device, BlockKind::Pointers) {
+            let image = Arc::new(device.clone_image());
+            assert_eq!(scratch(&image, BlockKind::Pointers, |block, _| block == bad), 1);
+            let fs = open(&image);
+            assert!(!fs.has_leftovers());
+            fs.session(Cred::root()).unlink("long").unwrap();
+            fs.close().unwrap();
+            assert!(open(&image).has_leftovers(), "{order:?}, {bad:?}");
+        }
+    }
+}
+
+/// The list of orphans that order none has written was free for others as soon as soft updates had begun, and the superblock still named it when power was
+/// lost.
+#[test]
+fn a_list_of_another_order_is_free_when_nothing_names_it() {
+    let device = made(&MkfsOptions { order: Order::None, log_size: Some(0), ..ffs() }, |session| {
+        session.write("long", vec![1; 1200 * BLOCK as usize]).unwrap();
+    });
+    let bad = blocks_of(&device, BlockKind::Pointers)[0];
+    assert_eq!(scratch(&device, BlockKind::Pointers, |block, _| block == bad), 1);
+    let fs = open(&device);
+    fs.session(Cred::root()).unlink("long").unwrap();
+    fs.close().unwrap();
+    let named = || {
+        let mut bytes = vec![0; BLOCK as usize];
+        device.read(0, &mut bytes).unwrap();
+        Superblock::read(&bytes).orphan_root.get()
+    };
+    assert_ne!(named(), 0);
+    let options = MountOptions { background: false, order: Some(Order::Soft), ..MountOptions::default() };
+    let fs = Fs::open_device(device.clone(), None, options).unwrap();
+    assert_eq!(named(), 0);
+    fs.close().unwrap();
+}
+
+/// A search of a large directory reads blocks past the cache where frames are few, and the change then reads one of them again. If that failed, it was
+/// in the middle of an operation, which shut the volume down.
+#[test]
+fn a_block_that_cannot_be_read_again_is_met_before_anything_changes() {
+    for kind in ["linear", "slots"] {
+        let mut choices = myriad_trials::table::select(&format!("directory={kind}")).unwrap()[0].choices;
+        choices.inodes = Inodes::Static;
+        let options = MkfsOptions { choices, block_size: 512, seed: Some(7), ..MkfsOptions::default() };
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        Fs::format_device(device.clone(), None, &options).unwrap();
+        let dirhash = DirHash { is_on: Some(false), ..DirHash::default() };
+        let small = MountOptions { background: false, cache_size: 1, dirhash, ..MountOptions::default() };
+        let fs = Fs::open_device(device.clone(), None, MountOptions { background: false, ..MountOptions::default() })
+            .unwrap();
+        let session = fs.session(Cred::root());
+        session.mkdir("d", 0o700).unwrap();
+        session.create("other", 0o600).unwrap();
+        let name = |i: usize| format!("d/{i:0>200}");
+        // More blocks than the smallest cache has frames.
+        (0..3000).for_each(|i| _ = session.create(&name(i), 0o600).unwrap());
+        drop(session);
+        fs.close().unwrap();
+        let mut struck = 0;
+        for nth in 1.. {
+            let failing = Arc::new(FaultDevice::new(device.clone_image()));
+            let fs = Fs::open_device(failing.clone(), None, small.clone()).unwrap();
+            failing.fail(FaultOp::Read, nth, FaultSpan::Forever, Errno::IO.raw_os_error());
+            let session = fs.session(Cred::root());
+            let is_running = |what: &str| {
+                let reason = fs.shut_down_reason();
+                assert!(reason.is_none(), "{kind}, read {nth}, {what}: {reason:?}");
+            };
+            let _ = session.create("d/new", 0o600);
+            is_running("create");
+            let _ = session.rename(&name(2500), "moved", RenameMode::default());
+            is_running("rename from there");
+            let _ = session.rename("other", &name(2700), RenameMode::default());
+            is_running("rename over a name");
+            let _ = session.unlink(&name(2900));
+            is_running("unlink");
+            if failing.struck() == 0 {
+                break;
+            }
+            struck += 1;
+        }
+        assert!(struck > 5, "{kind}: {struck}");
+    }
 }

@@ -160,6 +160,13 @@ impl LastBlocks {
             .then_some((last.at, last.passed))
     }
 
+    /// Whether it is remembered where the directory last got a name.
+    #[inline]
+    pub fn knows(&self, dir: Ino, raw: &RawInode) -> bool {
+        let last = self.place(dir).lock();
+        last.dir == dir && last.generation == raw.generation.get()
+    }
+
     pub fn put(&self, dir: Ino, raw: &RawInode, block: FileBlock, at: FsBlock) {
         let passed = Passed::default();
         *self.place(dir).lock() = LastBlock { dir, generation: raw.generation.get(), block, at, passed };

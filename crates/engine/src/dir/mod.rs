@@ -310,6 +310,7 @@ pub(crate) fn insert(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, entry: New
 /// Drops what a directory has no use for, once a name was added where there was this room. Not to be called in a rename, as
 /// FFS never does: between its new name and its old one it relies on places that it has found. A removal from a `linear` directory with
 /// a hash in memory drops empty units at the end as well, also in a rename. There it comes last, when the new name is in.
+#[inline]
 pub(crate) fn trim(txn: &mut Txn<'_>, dir: Ino, raw: &mut RawInode, room: &Room) -> Result<()> {
     of_kind!(txn.volume(), trim(txn, dir, raw, &room.place))
 }

@@ -571,6 +571,8 @@ pub(super) fn flush_pages(
         let mut raw = inode::read_node(&txn.look, node)?;
         let mut source = BlockSource::new(placement::beside(volume, file.ino));
         if data.emptied {
+            // Before the first of it is freed: then it is too late for an error.
+            map::read_ahead(txn, &raw, file.ino, FileBlock(0))?;
             crate::ops::free_all(txn, file.ino, &mut raw)?;
         }
         let to_map = ToMap { pages: &pages, size: data.size, reach: data.reach, all: data.emptied };

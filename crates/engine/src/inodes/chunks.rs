@@ -218,6 +218,16 @@ impl Chunks {
         !self.hints.empty.is_empty()
     }
 
+    /// Forgets them, and says where they begin.
+    pub fn take_empty(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.hints.empty)
+    }
+
+    /// The chunk that begins there may have become empty.
+    pub fn note_empty(&mut self, start: u32) {
+        self.hints.empty.insert(start);
+    }
+
     /// Removes up to `max` chunks that have no used slot; their blocks are added to `freed` and are the caller's to
     /// free once that is durable.
     pub fn release_empty<S: BlockStore>(

@@ -14,6 +14,7 @@ use crate::space::pool::Pool;
 use chunks::Chunks;
 use myriad_format::group::GroupHeader;
 use myriad_format::{AgBlock, Corrupt, FsBlock};
+use std::collections::BTreeSet;
 use table::Table;
 
 /// The inodes of a group.
@@ -141,6 +142,21 @@ impl Inodes {
         match self {
             Self::Chunks(chunks) => chunks.has_empty_chunks(),
             Self::Table(_) => false,
+        }
+    }
+
+    /// The first blocks of those, which it forgets.
+    pub fn take_empty(&mut self) -> BTreeSet<u32> {
+        match self {
+            Self::Chunks(chunks) => chunks.take_empty(),
+            Self::Table(_) => BTreeSet::new(),
+        }
+    }
+
+    /// The chunk that begins there may be empty.
+    pub fn note_empty(&mut self, start: u32) {
+        if let Self::Chunks(chunks) = self {
+            chunks.note_empty(start);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::attr_list;
 use crate::attr_list::{ACCESS_ACL, DEFAULT_ACL};
 use crate::counters::Count;
 use crate::dir::{self, BlockSource, Name, NewEntry};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::file::{self, OpenFile, Page, ToMap};
 use crate::inode;
 use crate::map;
@@ -147,10 +147,16 @@ impl Ops<'_> {
             made = inode::stat(volume, ino, &raw);
             Ok(Some(()))
         };
-        self.volume.with_frames(|wanted| {
+        let done = self.volume.with_frames(|wanted| {
             self.volume.once_settled(|is_settled| transact(self.volume, blocks, |txn| attempt(txn, is_settled, wanted)))
-        })?;
-        Ok(made)
+        });
+        match done {
+            // Refused before anybody had looked at the directory.
+            Err(Error::Refused(Errno::NOSPC | Errno::ROFS)) if self.lookup(node, name.bytes).is_ok() => {
+                Err(Errno::EXIST.into())
+            }
+            done => done.map(|()| made),
+        }
     }
 
     /// Makes a regular file without a name; it goes when the last handle closes, unless it is linked before. It is open
@@ -220,14 +226,20 @@ fn subject_of(owner: &NewInode) -> perm::Subject<'_> {
 }
 
 /// ACLs that a directory hands down may not fit the new inode's body. `wanted`: see [`Txn::ask_frames`].
+#[inline]
 fn reserve_acls(txn: &mut Txn<'_>, owner: &NewInode, wanted: &FramesWanted) -> Result<()> {
+    if owner.access_acl.is_none() && owner.default_acl.is_none() {
+        Ok(())
+    } else {
+        reserve_for_acls(txn, owner, wanted)
+    }
+}
+
+fn reserve_for_acls(txn: &mut Txn<'_>, owner: &NewInode, wanted: &FramesWanted) -> Result<()> {
     let len = |acl: &Option<Vec<u8>>| {
         acl.as_ref().map_or(0, |acl| ACCESS_ACL.len().max(DEFAULT_ACL.len()) + acl.len() + xattr::ENTRY_ROOM)
     };
     let len = len(&owner.access_acl) + len(&owner.default_acl);
-    if len == 0 {
-        return Ok(());
-    }
     let blocks = xattr::blocks_for(txn.volume().cache.block_size(), len);
     if !txn.try_reserve(blocks, Share::Common) {
         return Err(Errno::NOSPC.into());

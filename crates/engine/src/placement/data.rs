@@ -103,7 +103,9 @@ fn far(txn: &mut Txn<'_>, ino: Ino, section: Section) -> Result<FsBlock> {
     for i in 0..groups.min(u64::from(SCAN_MAX)) {
         let ag = AgNo(((u64::from(geometry.ag_of(own).0) + section.number + i) % groups) as u32);
         // With inode tables, a group is one region.
-        if u64::from(summaries.of(txn, RegionNo(ag.0))?.free_blocks) >= average {
+        // In the middle of a flush: what cannot be asked of a group is no error.
+        let Ok(summary) = summaries.of(txn, RegionNo(ag.0)) else { continue };
+        if u64::from(summary.free_blocks) >= average {
             return Ok(geometry.fs_block(ag, AgBlock(geometry.first_data_block(ag))));
         }
     }

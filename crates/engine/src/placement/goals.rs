@@ -86,12 +86,14 @@ impl Summaries {
         if self.count > SCAN_MAX && !volume.is_group_loaded(ag) {
             return Ok(Summary::FULL);
         }
-        volume.with_group(txn, ag, |space, _| {
+        // This only asks which place is the best: the allocator passes over a group that cannot be read as well.
+        let found = volume.with_group_if_readable(txn, ag, |space| {
             let (free_blocks, directories) = space.region(at);
             let free_inodes = |_| geometry.table_inodes(ag).saturating_sub(space.inodes_used());
             let free_inodes = self.inodes.map_or(u32::MAX, free_inodes);
-            Ok(Summary { free_blocks, free_inodes, directories })
-        })
+            Summary { free_blocks, free_inodes, directories }
+        })?;
+        Ok(found.unwrap_or(Summary::FULL))
     }
 }
 

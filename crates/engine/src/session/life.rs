@@ -176,6 +176,10 @@ impl Volume {
                 self.commit_now()?;
                 self.write_superblock(state::IN_USE)?;
             }
+            if self.soft.is_some() && superblock.orphan_root.get() != 0 {
+                // The list of another order goes. Nobody gets its blocks before the superblock names it no more.
+                self.commit_now()?;
+            }
             reclaim_orphans(self)?;
         }
         Ok(())
@@ -243,6 +247,10 @@ impl Volume {
         self.give_back(true);
         // One may have begun meanwhile.
         checkpointer.give_up_moment("the volume was closed");
+        if self.soft.is_some() && !self.orphans.nameless().is_empty() {
+            // No list on the device has those that could not be freed. The next check finds them.
+            self.note_leftovers();
+        }
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
         if settled { self.write_superblock(state::CLEAN) } else { Ok(()) }
     }

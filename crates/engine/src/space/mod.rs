@@ -32,6 +32,7 @@ use myriad_format::checksum::ChecksumHeader;
 use myriad_format::group::{FIXED_BLOCKS, GroupHeader, HEADER_BLOCK, RegionSummary};
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, header};
 use pool::{Pool, Region, regions_of, unless_unreadable};
+use std::collections::BTreeSet;
 
 /// Space and inodes of one allocation group.
 pub(crate) struct AgSpace {
@@ -250,6 +251,16 @@ impl AgSpace {
         std::mem::take(&mut self.blocks.pool.released)
     }
 
+    /// The chunks that may have no inode left, of a mirror about to be dropped.
+    pub fn take_empty_chunks(&mut self) -> BTreeSet<u32> {
+        self.inodes.take_empty()
+    }
+
+    /// Notes a chunk of a mirror that was dropped.
+    pub fn note_empty_chunk(&mut self, start: u32) {
+        self.inodes.note_empty(start);
+    }
+
     /// Counts a directory whose inode is at `at` in or out.
     pub fn count_directory<S: BlockStore>(&mut self, store: &mut S, at: AgBlock, appears: bool) -> Result<()> {
         let region = self.blocks.pool.region_index(at);
@@ -373,6 +384,8 @@ impl AgSpace {
         near: AgBlock,
         grow: bool,
     ) -> Result<Option<(AgBlock, u32)>> {
+        // It may have been read past the cache, and it is changed last.
+        self.read_header(store, store.epoch())?;
         if let Some(found) = self.inodes.allocate_hinted(&self.blocks.pool, store, near)? {
             self.inodes_used += 1;
             self.save_count(store)?;
@@ -396,10 +409,13 @@ impl AgSpace {
     }
 
     /// Reads the header, where it may not be in the cache, so that a change finds it.
+    #[inline]
     pub fn read_header<S: BlockRead>(&self, store: &mut S, epoch: Option<u64>) -> Result<()> {
-        if epoch.is_some() && epoch == self.written_in {
-            return Ok(());
-        }
+        if epoch.is_some() && epoch == self.written_in { Ok(()) } else { self.read_old_header(store) }
+    }
+
+    #[cold]
+    fn read_old_header<S: BlockRead>(&self, store: &mut S) -> Result<()> {
         let pool = &self.blocks.pool;
         let block = pool.geometry.fs_block(pool.ag, AgBlock(HEADER_BLOCK));
         Ok(store.read(block, BlockKind::Group, |bytes| header::verify_owner(bytes, block, u64::from(pool.ag.0)))??)

@@ -47,6 +47,8 @@ pub(super) struct Groups {
     pub stray_blocks: Mutex<{ Rank::Leaf as u8 }, Vec<FsBlock>>,
     /// By how many inodes the headers of such groups lag behind: group and count.
     pub inodes_ahead: Mutex<{ Rank::Leaf as u8 }, Vec<(u32, i64)>>,
+    /// Chunks of such groups that may have no inode left: group and first block.
+    pub empty_chunks: Mutex<{ Rank::Leaf as u8 }, Vec<(u32, u32)>>,
     /// Groups that were made; those behind them have never been written. It rises under `making` alone.
     pub high_water: AtomicU32,
     pub making: Mutex<{ Rank::NewGroup as u8 }, ()>,
@@ -85,6 +87,7 @@ impl Groups {
             giving: Mutex::new(Vec::new()),
             stray_blocks: Mutex::new(Vec::new()),
             inodes_ahead: Mutex::new(Vec::new()),
+            empty_chunks: Mutex::new(Vec::new()),
             high_water: AtomicU32::new(high_water),
             making: Mutex::new(()),
             unreadable: Mutex::new(BTreeMap::new()),
@@ -113,6 +116,16 @@ impl Volume {
         }
         let mut group = self.group(&txn.look, ag)?;
         self.in_group(&mut group, txn, ag, f)
+    }
+
+    /// What a group's space says, or `None` if its header cannot be read, also if that was tried lately.
+    pub fn with_group_if_readable<R>(
+        &self,
+        txn: &mut Txn<'_>,
+        ag: AgNo,
+        f: impl FnOnce(&AgSpace) -> R,
+    ) -> Result<Option<R>> {
+        self.with_readable_group(txn, ag, &mut Search::default(), |space, _, _| Ok(Some(f(space))))
     }
 
     /// As [`Self::with_group`], for a search: a group of which the header cannot be read has nothing.
@@ -176,6 +189,8 @@ impl Volume {
             // The mirror may be half changed. The blocks are not, or the transaction's end shuts the volume down: load it
             // again from them. What earlier operations let go still waits for the checkpoint.
             self.groups.stray_blocks.lock().append(&mut space.abandon());
+            let empty = space.take_empty_chunks().into_iter().map(|start| (ag.0, start));
+            self.groups.empty_chunks.lock().extend(empty);
             let ahead = space.inodes_ahead();
             if ahead != 0 {
                 self.groups.inodes_ahead.lock().push((ag.0, ahead));
@@ -224,6 +239,9 @@ impl Volume {
         let mut space = AgSpace::load(&mut PastCache(look), ag)?;
         for (_, inodes) in self.groups.inodes_ahead.lock().extract_if(.., |(other, _)| *other == ag.0) {
             space.count_ahead(inodes);
+        }
+        for (_, start) in self.groups.empty_chunks.lock().extract_if(.., |(other, _)| *other == ag.0) {
+            space.note_empty_chunk(start);
         }
         *group = Some(Box::new(space));
         Ok(())
@@ -531,6 +549,11 @@ impl Volume {
     fn can_free(&self, txn: &mut Txn<'_>, ag: AgNo, start: AgBlock, length: u32) -> Result<bool> {
         match self.read_twice(txn, ag, |space, txn| space.read_ahead_of_free(txn, start, length)) {
             Err(Error::Corrupt(_)) => Ok(false),
+            // No log knows of these blocks, and all that waits to be written would be lost for them.
+            Err(Error::Io(_)) if self.soft.is_some() => {
+                self.note_leftovers();
+                Ok(false)
+            }
             // Perhaps it can be read the next time: then the log still knows of these blocks.
             read => read.map(|()| true),
         }
@@ -617,7 +640,8 @@ impl Volume {
         for number in self.giving_groups() {
             let empty =
                 self.groups.mirrors[number as usize].lock().as_ref().is_some_and(|space| space.has_empty_chunks());
-            if !empty {
+            let was_empty = || self.groups.empty_chunks.lock().iter().any(|&(ag, _)| ag == number);
+            if !empty && !was_empty() {
                 continue;
             }
             loop {
@@ -642,6 +666,11 @@ impl Volume {
                     txn.block_free(start, length);
                     self.counters.add(Count::chunk_blocks_freed, u64::from(length));
                 }
+                let result = match result {
+                    // They are there for the next checkpoint as well.
+                    Err(Error::Refused(Errno::NOMEM)) if !txn.has_changed() => Ok(false),
+                    result => result,
+                };
                 if !txn.finish(result)? {
                     break;
                 }
@@ -654,6 +683,8 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namei;
+    use crate::ops::{NewFile, Ops};
     #[cfg(debug_assertions)]
     use crate::schedule;
     use crate::types::{Clock, Cred, MkfsOptions, MountOptions};
@@ -663,6 +694,7 @@ mod tests {
     use myriad_device::{BlockDevice, FaultDevice, FaultOp, MemoryDevice};
     use myriad_format::BlockKind;
     use myriad_format::group::{FIRST_BY_LENGTH_BLOCK, FIRST_BY_START_BLOCK, GroupHeader, HEADER_BLOCK};
+    use myriad_format::inode::S_IFREG;
     use myriad_format::superblock::state;
     use std::sync::Arc;
     use std::sync::atomic::AtomicI64;
@@ -701,6 +733,26 @@ mod tests {
         let report = check(Arc::new(device.clone_image()), None, &Options::default()).unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
         drop(files);
+    }
+
+    /// Chunks that had become empty were forgotten with the mirror of their group: their blocks were for inodes only, from then on.
+    #[test]
+    fn empty_chunks_outlive_the_mirror_of_their_group() {
+        let volume = testing::volume(Arc::new(MemoryDevice::new(16 << 20)));
+        let name = |i: usize| format!("{i}").into_bytes();
+        let ops = Ops { volume: &volume, cred: &Cred::root(), caller: &Cred::root() };
+        let root = namei::root(&volume.look()).unwrap();
+        let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
+        (0..600).for_each(|i| _ = ops.make(root, &name(i), &new).unwrap());
+        volume.commit_now().unwrap();
+        (0..600).for_each(|i| ops.unlink(root, &name(i)).unwrap());
+        let refused =
+            transact(&volume, 0, |txn| volume.with_group(txn, AgNo(0), |_, _| Err::<(), _>(Errno::NOSPC.into())));
+        assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+        volume.commit_now().unwrap();
+        volume.commit_now().unwrap();
+        let freed = volume.counters.snapshot().into_iter().find(|(name, _)| *name == "chunk_blocks_freed").unwrap().1;
+        assert!(freed > 0);
     }
 
     /// A batch of freed blocks may lie in as many groups, and bring in what each has. It took frames of the reserve for that without asking,

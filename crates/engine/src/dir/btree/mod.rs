@@ -189,8 +189,12 @@ pub(crate) fn prepare(
     let block_size = look.volume.cache.block_size();
     let needed = tree_entry_size(name.bytes.len()) + OFFSET_SIZE;
     let fits = used + needed <= leaf_room(block_size);
-    if !fits && !tree.may_split(look, &path) {
-        return Err(Errno::NOSPC.into());
+    if !fits {
+        if !tree.may_split(look, &path) {
+            return Err(Errno::NOSPC.into());
+        }
+        // By the time when the leaf is split, the operation has taken an inode.
+        tree.read_end(look)?;
     }
     Ok(super::Place::Tree(Room { number, path: Some(path) }))
 }

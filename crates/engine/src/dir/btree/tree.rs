@@ -153,6 +153,16 @@ impl Tree<'_> {
         may_push_down && nodes(self.raw, block_size) + path.steps.len() as u64 + 2 <= nodes_max(look.volume)
     }
 
+    /// Reads of the directory's map what a further node reads.
+    pub fn read_end(&self, look: &Look<'_>) -> Result<()> {
+        let nodes = nodes(self.raw, look.volume.cache.block_size());
+        map::lookup(&mut &*look, self.raw, self.dir, FileBlock(nodes))?;
+        match nodes.checked_sub(1) {
+            Some(last) => mapped(&mut &*look, self.dir, self.raw, last as u32).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// What the removal of the entry with a key changes, to whose leaf the way leads; `None`: it is the last one. All of that is read here, so
     /// whoever cannot do it has changed nothing.
     ///

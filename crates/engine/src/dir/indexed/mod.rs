@@ -314,6 +314,10 @@ pub(crate) fn prepare(
     };
     let room = super::Place::Indexed(Room { index: Some((leaf, root.room_head)) });
     if u64::from(root.entry_blocks) < entry_blocks_max(look) {
+        // All of the map may be in the inode; where the directory has got a name lately, it has been read.
+        if raw.fork_code() != fork::DIRECTORY && !look.volume.last_blocks.knows(dir, raw) {
+            read_end(look, dir, raw, root)?;
+        }
         return Ok(room);
     }
     // No block can be added: one that an insertion tries must do.
@@ -331,6 +335,15 @@ pub(crate) fn prepare(
         }
     }
     Err(Errno::NOSPC.into())
+}
+
+/// Reads of a directory's map what adding an entry block reads: by the time when an insertion finds that it needs a block, the operation has taken an inode.
+#[cold]
+fn read_end(look: &Look<'_>, dir: Ino, raw: &RawInode, root: index::Root) -> Result<()> {
+    let end = FileBlock(u64::from(root.entry_blocks));
+    map::lookup(&mut &*look, raw, dir, end)?;
+    // Behind a block that is not there nothing is added.
+    entry_block(look, dir, raw, FileBlock(end.0.saturating_sub(1))).map(drop)
 }
 
 /// Adds an entry whose name is not there; returns its position.

@@ -252,10 +252,21 @@ pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
 }
 
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
-    match hashed::search(look, dir, raw, name) {
-        Some(search) => Ok(search),
-        None => scan(look, dir, raw, name),
+    let search = match hashed::search(look, dir, raw, name) {
+        Some(search) => search,
+        None => scan(look, dir, raw, name)?,
+    };
+    if let Some(hit) = &search.hit {
+        read_unit(look, dir, raw, unit_of_spot(hit.spot))?;
     }
+    Ok(search)
+}
+
+/// Reads the block of a unit that is about to change: a search may have read it past the cache, and by the time of the change it is too late for an
+/// error.
+fn read_unit(look: &Look<'_>, dir: Ino, raw: &RawInode, unit: u64) -> Result<()> {
+    let (block, _) = split(look, unit);
+    look.read(entry_block(look, dir, raw, block)?, BlockKind::LinearEntries, |_| ())
 }
 
 /// The unit in which a name with this hash names an inode.
@@ -346,6 +357,7 @@ pub(crate) fn prepare(
     };
     let room = |unit, range| super::Place::Linear(Room { unit, range, used: used.max(unit + 1) });
     if let Some((unit, range)) = range {
+        read_unit(look, dir, raw, unit)?;
         return Ok(room(unit, range));
     }
     let unit = units(raw);

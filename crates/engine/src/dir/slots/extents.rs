@@ -108,6 +108,22 @@ pub(super) fn count(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<u64> {
     Ok(first_span(look, dir, raw)?.0)
 }
 
+/// Reads the blocks that say how many extents a directory has, and what this one has: if it is the next one, as far as they are there.
+pub(super) fn read_record(look: &Look<'_>, dir: Ino, raw: &RawInode, extent: u64) -> Result<()> {
+    if !has_blocks(dir, raw)? {
+        return Ok(());
+    }
+    let layout = layout(look);
+    let (block, _) = layout.record_of(extent);
+    look.read(fs_block(look, dir, raw, 0)?, BlockKind::DirExtents, |_| ())?;
+    match map::lookup(&mut &*look, raw, dir, FileBlock(block))? {
+        Mapping::Hole { .. } => Ok(()),
+        Mapping::Mapped(extent) => {
+            look.read(extent.start.offset_by(block - extent.file_block.0), BlockKind::DirExtents, |_| ())
+        }
+    }
+}
+
 /// Refuses a directory of which not so many extents are mapped, or anything where a further one would be.
 pub(super) fn check_end(look: &Look<'_>, dir: Ino, raw: &RawInode, extents: u64) -> Result<()> {
     let end = layout(look).file_blocks(extents);

@@ -157,6 +157,9 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         Ok(hit.is_none())
     })?;
     look.volume.counters.add(Count::dir_tags_compared, compared);
+    if let Some(hit) = &hit {
+        read_ahead(look, dir, raw, split(look, hit.spot).0)?;
+    }
     Ok(Search { hit, twin, seen: super::Seen::Slots(Seen { free: room, extents }) })
 }
 
@@ -180,6 +183,7 @@ pub(crate) fn prepare(
             return Err(Errno::NOSPC.into());
         }
         extents::check_end(look, dir, raw, extents)?;
+        extents::read_record(look, dir, raw, extents)?;
         return Ok(super::Place::Slots(Room { block: extents * EXTENT_BLOCKS, free: FIRST, state: State::New }));
     };
     if room.state == State::Empty {
@@ -190,7 +194,15 @@ pub(crate) fn prepare(
             block::check_empty(bytes, layout, place)
         })??;
     }
+    read_ahead(look, dir, raw, room.block)?;
     Ok(super::Place::Slots(room))
+}
+
+/// Reads what a name that comes into a block of slots, or goes from it, changes: a search may have read it past the cache, and by the time of the change it
+/// is too late for an error.
+fn read_ahead(look: &Look<'_>, dir: Ino, raw: &RawInode, number: u64) -> Result<()> {
+    look.read(fs_block(look, dir, raw, layout(look).file_block(number))?, BlockKind::DirSlots, |_| ())?;
+    extents::read_record(look, dir, raw, number / EXTENT_BLOCKS)
 }
 
 pub(crate) fn insert(
