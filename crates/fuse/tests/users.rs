@@ -719,6 +719,7 @@ fn who_is_shown_as_the_owner_makes_no_program_of_anothers() {
     let options = |no_open, writeback| Options {
         uid: Some(1000),
         gid: Some(1000),
+        acl: Some(true),
         allow_other: true,
         no_open,
         writeback,
@@ -735,11 +736,21 @@ for name in ['written', 'mapped', 'cut', 'kept', 'chowned']:
     make(name)
     os.chmod(name, 0o6755)
 os.chown('another', 1001, 1001)
+for name, owner, bits in [('listed', 0, 0o6750), ('group', 0, 0o2750), ('unlisted', 0, 0o2750), ('own/listed', 1000, 0o6750)]:
+    make(name, owner=owner)
+    os.chmod(name, bits)
 ";
         said(setup, &mount.root());
         let mount = mount.remount(options(no_open, writeback));
         let script = r"
+ANY, ACCESS = 0xffffffff, 'system.posix_acl_access'
+entries = [(1, 7, ANY), (2, 5, 1000), (4, 5, ANY), (16, 5, ANY), (32, 0, ANY)]
+acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in entries)
 def attempt():
+    for name in ['listed', 'group', 'own/listed']:
+        say(name, lambda: (os.setxattr(name, ACCESS, acl), mode(name)))
+    for name in ['listed', 'unlisted']:
+        say(name, lambda: (os.removexattr(name, ACCESS), mode(name)))
     for name in ['roots', 'another', 'own/file']:
         say(name, lambda: os.chmod(name, 0o4755))
         say(name, lambda: (os.chmod(name, 0o2755), mode(name)))
@@ -752,20 +763,21 @@ def attempt():
 user(1000, attempt)
 os.sync()
 ";
-        let expected = "roots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
+        let expected = "listed EPERM\ngroup (None, '0o750')\nown/listed (None, '0o6750')\nlisted EPERM\n\
+            unlisted (None, '0o750')\nroots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
             own/file (None, '0o2755')\ndirectory (None, '0o755')\nmade None\nwritten 1\nmapped None\ncut None\n\
             chowned (None, None, '0o755')\n";
         assert_eq!(said(script, &mount.root()), expected);
         // As it is for others.
         let mount = mount.remount(plain());
         let script = r"
-for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept', 'chowned']:
+for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept', 'chowned', 'listed', 'group', 'unlisted', 'own/listed']:
     stat = os.stat(name)
     print(name, stat.st_uid, stat.st_gid, oct(stat.st_mode & 0o7777))
 ";
         let expected = "roots 0 0 0o755\nanother 1001 1001 0o755\nown/file 1000 1000 0o2755\ntheirs 0 0 0o755\n\
             own/new 1000 1000 0o4755\nwritten 0 0 0o755\nmapped 0 0 0o755\ncut 0 0 0o755\nkept 0 0 0o6755\n\
-            chowned 0 0 0o755\n";
+            chowned 0 0 0o755\nlisted 0 0 0o6750\ngroup 0 0 0o750\nunlisted 0 0 0o750\nown/listed 1000 1000 0o6750\n";
         assert_eq!(said(script, &mount.root()), expected, "no_open {no_open}, writeback {writeback}");
         mount.unmount();
     }

@@ -29,6 +29,9 @@ enum Kept {
     Now,
 }
 
+/// The attribute that holds the list of who may use a file.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
 /// The attribute that gives a program capabilities.
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 
@@ -170,6 +173,16 @@ impl VolumeService {
         Ok(if is_member { mode } else { mode & !SET_GROUP_ID })
     }
 
+    /// Whether a file loses set-group-ID when somebody changes its access ACL, who need be its owner only as it is shown; EPERM if it has
+    /// set-user-ID. As with [`Self::mode_for`]: an ACL lets people run a program as well as a mode does.
+    fn loses_setgid_by_acl(&self, header: &InHeader, node: Node) -> Result<bool, Errno> {
+        if !self.is_shown_as_anothers() || header.uid == 0 {
+            return Ok(false);
+        }
+        let mode = self.kernel.stat_node(node).map_err(errno)?.mode & (SET_USER_ID | SET_GROUP_ID);
+        Ok(self.mode_for(header, node, mode)? != mode)
+    }
+
     /// Owner and group that somebody gives a file. To those that it is shown to have, only user 0 gives it: from others that takes set-id
     /// bits, and leaves the file whose it is in the volume.
     fn owners_for(&self, header: &InHeader, node: Node, args: &SetAttrIn) -> Result<[Option<u32>; 2], Errno> {
@@ -270,12 +283,13 @@ impl VolumeService {
             2 => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
+        let node = self.node(header.nodeid)?;
+        let loses_setgid = name == ACCESS_ACL && self.loses_setgid_by_acl(header, node)?;
         let session = if self.settings.default_permissions {
-            self.writer(header, args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, false)
+            self.writer(header, loses_setgid || args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, loses_setgid)
         } else {
             self.session(header)
         };
-        let node = self.node(header.nodeid)?;
         session.set_xattr_node(node, name, value, mode).map_err(errno)?;
         self.changed_file(node).map(|()| 0)
     }
@@ -283,6 +297,12 @@ impl VolumeService {
     pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
         self.check_xattr(name)?;
         let node = self.node(header.nodeid)?;
+        if name == ACCESS_ACL && self.loses_setgid_by_acl(header, node)? {
+            // The mode gives to the group what the list's mask gave.
+            let mode = self.kernel.stat_node(node).map_err(errno)?.mode & 0o7777 & !SET_GROUP_ID;
+            let attr = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.kernel.set_attr_node(node, attr).map_err(errno)?;
+        }
         // Whoever removes these on his own account was checked by the kernel in any case; with a change of content, by whom
         // ever, it does so itself.
         let session = if name == CAPABILITIES { &self.kernel } else { &self.session(header) };
