@@ -791,19 +791,29 @@ fn who_may_write_by_the_mode_shown_makes_no_program_of_anothers() {
     let plain = || Options { no_open: false, ..Options::default() };
     for writeback in [false, true] {
         let mount = mounted_with(plain());
-        said("for name in ['written', 'mapped', 'kept']:\n    make(name)\n    os.chmod(name, 0o6755)", &mount.root());
+        let setup = r"
+for name in ['written', 'mapped', 'kept', 'capable']:
+    make(name)
+    os.chmod(name, 0o6755)
+os.setxattr('capable', 'security.capability', struct.pack('=5I', 0x02000001, 1 << 10, 0, 0, 0))
+";
+        said(setup, &mount.root());
         let mount = mount.remount(Options { umask: Some(0), allow_other: true, writeback, ..Options::default() });
         let script = r"
 def attempt():
     say('written', lambda: write('written', b'!'))
     say('mapped', lambda: store('mapped'))
+    say('capable', lambda: store('capable'))
 user(1000, attempt)
 os.sync()
 ";
-        assert_eq!(said(script, &mount.root()), "written 1\nmapped None\n");
+        assert_eq!(said(script, &mount.root()), "written 1\nmapped None\ncapable None\n");
         let mount = mount.remount(plain());
-        let modes = "for name in ['written', 'mapped', 'kept']:\n    print(name, oct(os.stat(name).st_mode & 0o7777))";
-        let expected = "written 0o755\nmapped 0o755\nkept 0o6755\n";
+        let modes = r"
+for name in ['written', 'mapped', 'kept', 'capable']:
+    print(name, oct(os.stat(name).st_mode & 0o7777), os.listxattr(name))
+";
+        let expected = "written 0o755 []\nmapped 0o755 []\nkept 0o6755 []\ncapable 0o755 []\n";
         assert_eq!(said(modes, &mount.root()), expected, "writeback {writeback}");
         mount.unmount();
     }

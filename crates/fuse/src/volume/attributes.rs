@@ -204,6 +204,11 @@ impl VolumeService {
         self.settings.uid.is_some() || self.settings.gid.is_some()
     }
 
+    /// Whether people may write to a file who may not by its owner and mode in the volume.
+    pub(super) fn is_shown_otherwise(&self) -> bool {
+        self.is_shown_as_anothers() || self.settings.umask.is_some()
+    }
+
     /// Whether who loses set-id bits depends on membership in the file's group: setgid without group execute.
     pub(super) fn group_matters(&self, node: Node) -> Result<bool, Errno> {
         let mode = self.kernel.stat_node(node).map_err(errno)?.mode;

@@ -92,8 +92,9 @@ impl VolumeService {
         let flags = OFlags::from_bits_retain(args.flags);
         // Who wrote what the kernel sends of its cache it does not say. Where files are shown as somebody else's, or with another mode, that may
         // be one who may not have his content run with their owner's rights.
-        let is_shown_otherwise = self.is_shown_as_anothers() || self.settings.umask.is_some();
-        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || cached && is_shown_otherwise;
+        let may_be_anybodys = cached && self.is_shown_otherwise();
+        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || may_be_anybodys;
+        let takes_capabilities = self.settings.direct_io || may_be_anybodys;
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
         // What the kernel writes back from its cache it wrote there as somebody who might, but for inode flags. The place
         // is the kernel's in any case: it sends pieces of a long write at the same time, and who appends may say for one
@@ -126,9 +127,14 @@ impl VolumeService {
             Ok(size)
         };
         let written = write_rest(first);
-        // Also if only a part was written: content has changed. The kernel removes them itself where it caches what is written.
-        if self.settings.direct_io && self.kernel.get_xattr_node(node, CAPABILITIES).is_ok() {
-            self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno)?;
+        // Also if only a part was written: content has changed. The kernel removes them itself where it caches what is written, but for what
+        // is stored through a mapping.
+        if takes_capabilities && self.has_capabilities(node) {
+            match self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno) {
+                // Another write has done it.
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         let size = written?;
         // Here, and not with the write: who appends elsewhere is not to wait for it.
@@ -136,6 +142,10 @@ impl VolumeService {
             file.sync().map_err(errno)?;
         }
         put(out, &WriteOut { size: size as u32, padding: 0 })
+    }
+
+    fn has_capabilities(&self, node: Node) -> bool {
+        self.kernel.get_xattr_node(node, CAPABILITIES).is_ok()
     }
 
     /// Of a file or directory: it is durable after, and so are all names, or in order `softdep` those that lead to a file. Of the root:

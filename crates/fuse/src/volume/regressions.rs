@@ -406,6 +406,29 @@ fn half_a_write_takes_capabilities_away() {
     assert_eq!(send(&service, 1, program, Operation::GetXattr { name, size: 0 }), Err(Errno::NODATA));
 }
 
+/// Two writes found a file's capabilities, and both took them away: the second one was answered that there were none, though its bytes were
+/// written.
+#[test]
+fn two_writes_take_capabilities_away_together() {
+    let name = b"security.capability";
+    for seed in 0..60 {
+        let options = Options { direct_io: true, ..Options::default() };
+        let (service, _reader) = serve(Fs::in_memory(32 << 20).unwrap(), &options, Agreement::default());
+        let program = make(&service, ROOT, "program").unwrap();
+        let args = SetXattrIn { size: 4, ..SetXattrIn::default() };
+        send(&service, 1, program, Operation::SetXattr { name, value: b"cap!", args }).unwrap();
+        let service = &service;
+        let write = |pid: u32| {
+            move || {
+                let write = Operation::Write { args: write_in(u64::from(pid), b"x", 0), data: b"x" };
+                assert_eq!(send(service, pid, program, write).map(drop), Ok(()), "seed {seed}");
+            }
+        };
+        schedule::run(Turns { seed, one_in: 2 }, vec![Box::new(write(1)), Box::new(write(2))]);
+        assert_eq!(send(service, 1, program, Operation::GetXattr { name, size: 0 }), Err(Errno::NODATA));
+    }
+}
+
 /// A program opened a file by a handle (open_by_handle_at(2)), of which the kernel knew nothing any more. Its LOOKUP had found the file and
 /// not counted it yet when another program looked the file up, removed its last name, and the kernel forgot it: it was freed. But
 /// a file of many extents is freed piece by piece, so the first LOOKUP still found the inode, and told the kernel of it as of a living
