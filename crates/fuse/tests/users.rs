@@ -648,6 +648,73 @@ say('other', lambda: write('other', b'!'))
     all_say(attempt, &expected, mounts);
 }
 
+/// What a program had stored through a mapping, or with `writeback` written, the kernel sent after `chattr +i`, and was refused: the file
+/// kept zeros, and nobody was told.
+#[test]
+fn what_was_stored_before_a_flag_stays() {
+    skip_without_python!();
+    let setup = r"
+def stored(name, bits):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, 8192)
+    with mmap.mmap(fd, 8192) as memory:
+        memory[4096:4102] = b'stored'
+        flags(name, bits)
+    os.close(fd)
+def written(name, bits):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.write(fd, b'written')
+    os.pwrite(fd, b'W', 0)
+    flags(name, bits)
+    os.close(fd)
+for name, bits in [('frozen', IMMUTABLE), ('grows', APPEND)]:
+    stored(name + ' stored', bits)
+    written(name + ' written', bits)
+# First the one, then at once the other as well.
+fd = os.open('both', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'written')
+flags('both', APPEND)
+flags('both', IMMUTABLE | APPEND)
+os.close(fd)
+";
+    let attempt = r"
+for name in ['frozen', 'grows']:
+    say(name, lambda: (read(name + ' stored')[4090:4110], read(name + ' written')))
+    say(name, lambda: write(name + ' stored', b'!'))
+say('both', lambda: read('both'))
+";
+    let stored = r"b'\x00\x00\x00\x00\x00\x00stored\x00\x00\x00\x00\x00\x00\x00\x00'";
+    let expected = ["frozen", "grows"].map(|name| format!("{name} ({stored}, b'Written')\n{name} EPERM\n")).concat()
+        + "both b'written'\n";
+    if let Some(ext4) = Ext4::new() {
+        said(setup, &ext4.root());
+        assert_eq!(said(attempt, &ext4.root()), expected, "ext4");
+    }
+    let mounts = all_kinds().map(|(name, mount)| {
+        said(setup, &mount.root());
+        (name, mount.remount(Options { no_open: false, ..Options::default() }))
+    });
+    all_say(attempt, &expected, mounts);
+    // Only what was stored before: once that is sent, the rest is refused.
+    let after = r"
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+memory = mmap.mmap(fd, 4096)
+memory[0:6] = b'stored'
+flags('file', IMMUTABLE)
+end = time.monotonic() + 60
+def store():
+    while time.monotonic() < end:
+        memory[10:11] = b'!'
+        memory.flush()
+        time.sleep(0.01)
+say('stored', store)
+say('written', lambda: os.pwrite(fd, b'!', 0))
+";
+    let expected = "stored EPERM\nwritten EPERM\n";
+    all_say(after, expected, [("default", mounted_with(Options::default()))]);
+}
+
 /// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.
 #[test]
 fn access_control_lists_work_on_a_volume_without_any() {

@@ -12,8 +12,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
 const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
+/// Content is only added to.
+pub(super) const APPEND_ONLY: u32 = 2;
 /// Of these, immutable and append-only are to be set and cleared by those who have the capability.
-const SUPER_USERS: u32 = 1 | 2;
+pub(super) const SUPER_USERS: u32 = 1 | APPEND_ONLY;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
 
@@ -385,8 +387,14 @@ impl VolumeService {
         if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
+        let settling = self.begin_settling(header, &stat, flags)?;
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
-        self.kernel.set_attr_node(node, attr).map_err(errno)?;
+        let set = self.kernel.set_attr_node(node, attr).map_err(errno);
+        // Also where it failed: then nothing is refused, and the opening ends with that.
+        if let Some(doubt) = settling {
+            self.doubts.note(header.unique, vec![doubt]);
+        }
+        set?;
         self.gaps.lock().forget(node);
         self.changed_file(node)?;
         // The change time has moved, which the kernel does not expect of an ioctl.

@@ -104,12 +104,26 @@ impl VolumeService {
         // The kernel has no use for a page of which it was given a part, and will ask for it.
         let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
         let options = OpenOptions { append, dont_cache, ..WRITE };
-        let file = session.open_node(node, options).map_err(errno)?;
-        // Who does not append was refused such a file by now.
-        let is_append_only = append && file.is_append_only().map_err(errno)?;
+        let opened = session.open_node(node, options).map_err(errno);
+        let is_flagged = match &opened {
+            // Who does not append was refused such a file by now.
+            Ok(file) => append && file.is_append_only().map_err(errno)?,
+            Err(errno) => *errno == Errno::PERM,
+        };
+        // Capabilities of a file that may not be changed cannot be taken away.
+        let settling = if cached && is_flagged && !(takes_capabilities && self.has_capabilities(node)) {
+            self.settling.find(header.nodeid)
+        } else {
+            None
+        };
+        let (file, is_append_only) = match (&settling, &opened) {
+            (Some(before), _) => (&before.file, before.is_append_only),
+            (None, Ok(file)) => (file, is_flagged),
+            (None, Err(errno)) => return Err(*errno),
+        };
         let write = |data: &[u8], offset| {
             if is_append_only {
-                self.write_appended(&file, offset, data, cached)
+                self.write_appended(file, offset, data, cached)
             } else {
                 file.write_placed(data, offset).map_err(errno)
             }
