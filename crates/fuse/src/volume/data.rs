@@ -227,6 +227,8 @@ impl VolumeService {
             return Err(Errno::INVAL);
         }
         let source = self.file(self.node(header.nodeid)?, READ)?;
+        let atime = || if self.fs.moves_access_times() { source.stat().map(|stat| stat.atime).ok() } else { None };
+        let atime_before = atime();
         let target_node = self.node(args.nodeid_out)?;
         let kills = self.kills_set_id(header, target_node)?;
         let session = self.writer(header, kills, kills && self.group_matters(target_node)?);
@@ -251,6 +253,10 @@ impl VolumeService {
                 }
                 Err(error) => return Err(errno(error)),
             }
+        }
+        // Of a copy the kernel does not expect it, as it does of a READ.
+        if atime() != atime_before {
+            self.nodes.attributes_changed(source.node());
         }
         self.changed_through(args.fh_out, target_node)?;
         if wide {
