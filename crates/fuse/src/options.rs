@@ -16,7 +16,8 @@ pub struct Options {
     /// Users other than the one who mounted may use the mount.
     pub allow_other: bool,
     /// The kernel checks permissions by the attributes it has; no request is sent for it. Without it (and without `acl`) names
-    /// are asked for at each step of a path, whatever `entry_timeout` says.
+    /// are asked for at each step of a path, whatever `entry_timeout` says; and FIFOs, sockets and devices, which the kernel opens by itself,
+    /// are open to everybody.
     pub default_permissions: bool,
     /// Whoever the kernel lets in may do everything: what user 0 mounts without `allow_other` alone. Saves a GETATTR of the
     /// directory after each change of it, with kernels that ask. Processes of user 0 with another number for files

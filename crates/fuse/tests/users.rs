@@ -648,6 +648,73 @@ say('other', lambda: write('other', b'!'))
     all_say(attempt, &expected, mounts);
 }
 
+/// What a program had stored through a mapping, or with `writeback` written, the kernel sent after `chattr +i`, and was refused: the file
+/// kept zeros, and nobody was told.
+#[test]
+fn what_was_stored_before_a_flag_stays() {
+    skip_without_python!();
+    let setup = r"
+def stored(name, bits):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, 8192)
+    with mmap.mmap(fd, 8192) as memory:
+        memory[4096:4102] = b'stored'
+        flags(name, bits)
+    os.close(fd)
+def written(name, bits):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.write(fd, b'written')
+    os.pwrite(fd, b'W', 0)
+    flags(name, bits)
+    os.close(fd)
+for name, bits in [('frozen', IMMUTABLE), ('grows', APPEND)]:
+    stored(name + ' stored', bits)
+    written(name + ' written', bits)
+# First the one, then at once the other as well.
+fd = os.open('both', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'written')
+flags('both', APPEND)
+flags('both', IMMUTABLE | APPEND)
+os.close(fd)
+";
+    let attempt = r"
+for name in ['frozen', 'grows']:
+    say(name, lambda: (read(name + ' stored')[4090:4110], read(name + ' written')))
+    say(name, lambda: write(name + ' stored', b'!'))
+say('both', lambda: read('both'))
+";
+    let stored = r"b'\x00\x00\x00\x00\x00\x00stored\x00\x00\x00\x00\x00\x00\x00\x00'";
+    let expected = ["frozen", "grows"].map(|name| format!("{name} ({stored}, b'Written')\n{name} EPERM\n")).concat()
+        + "both b'written'\n";
+    if let Some(ext4) = Ext4::new() {
+        said(setup, &ext4.root());
+        assert_eq!(said(attempt, &ext4.root()), expected, "ext4");
+    }
+    let mounts = all_kinds().map(|(name, mount)| {
+        said(setup, &mount.root());
+        (name, mount.remount(Options { no_open: false, ..Options::default() }))
+    });
+    all_say(attempt, &expected, mounts);
+    // Only what was stored before: once that is sent, the rest is refused.
+    let after = r"
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+memory = mmap.mmap(fd, 4096)
+memory[0:6] = b'stored'
+flags('file', IMMUTABLE)
+end = time.monotonic() + 60
+def store():
+    while time.monotonic() < end:
+        memory[10:11] = b'!'
+        memory.flush()
+        time.sleep(0.01)
+say('stored', store)
+say('written', lambda: os.pwrite(fd, b'!', 0))
+";
+    let expected = "stored EPERM\nwritten EPERM\n";
+    all_say(after, expected, [("default", mounted_with(Options::default()))]);
+}
+
 /// Setting one was refused on a volume that had none yet: `cp -a`, `rsync -A`, `setfacl` failed on a fresh mount.
 #[test]
 fn access_control_lists_work_on_a_volume_without_any() {
@@ -719,6 +786,7 @@ fn who_is_shown_as_the_owner_makes_no_program_of_anothers() {
     let options = |no_open, writeback| Options {
         uid: Some(1000),
         gid: Some(1000),
+        acl: Some(true),
         allow_other: true,
         no_open,
         writeback,
@@ -735,11 +803,21 @@ for name in ['written', 'mapped', 'cut', 'kept', 'chowned']:
     make(name)
     os.chmod(name, 0o6755)
 os.chown('another', 1001, 1001)
+for name, owner, bits in [('listed', 0, 0o6750), ('group', 0, 0o2750), ('unlisted', 0, 0o2750), ('own/listed', 1000, 0o6750)]:
+    make(name, owner=owner)
+    os.chmod(name, bits)
 ";
         said(setup, &mount.root());
         let mount = mount.remount(options(no_open, writeback));
         let script = r"
+ANY, ACCESS = 0xffffffff, 'system.posix_acl_access'
+entries = [(1, 7, ANY), (2, 5, 1000), (4, 5, ANY), (16, 5, ANY), (32, 0, ANY)]
+acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *entry) for entry in entries)
 def attempt():
+    for name in ['listed', 'group', 'own/listed']:
+        say(name, lambda: (os.setxattr(name, ACCESS, acl), mode(name)))
+    for name in ['listed', 'unlisted']:
+        say(name, lambda: (os.removexattr(name, ACCESS), mode(name)))
     for name in ['roots', 'another', 'own/file']:
         say(name, lambda: os.chmod(name, 0o4755))
         say(name, lambda: (os.chmod(name, 0o2755), mode(name)))
@@ -752,20 +830,21 @@ def attempt():
 user(1000, attempt)
 os.sync()
 ";
-        let expected = "roots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
+        let expected = "listed EPERM\ngroup (None, '0o750')\nown/listed (None, '0o6750')\nlisted EPERM\n\
+            unlisted (None, '0o750')\nroots EPERM\nroots (None, '0o755')\nanother EPERM\nanother (None, '0o755')\nown/file None\n\
             own/file (None, '0o2755')\ndirectory (None, '0o755')\nmade None\nwritten 1\nmapped None\ncut None\n\
             chowned (None, None, '0o755')\n";
         assert_eq!(said(script, &mount.root()), expected);
         // As it is for others.
         let mount = mount.remount(plain());
         let script = r"
-for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept', 'chowned']:
+for name in ['roots', 'another', 'own/file', 'theirs', 'own/new', 'written', 'mapped', 'cut', 'kept', 'chowned', 'listed', 'group', 'unlisted', 'own/listed']:
     stat = os.stat(name)
     print(name, stat.st_uid, stat.st_gid, oct(stat.st_mode & 0o7777))
 ";
         let expected = "roots 0 0 0o755\nanother 1001 1001 0o755\nown/file 1000 1000 0o2755\ntheirs 0 0 0o755\n\
             own/new 1000 1000 0o4755\nwritten 0 0 0o755\nmapped 0 0 0o755\ncut 0 0 0o755\nkept 0 0 0o6755\n\
-            chowned 0 0 0o755\n";
+            chowned 0 0 0o755\nlisted 0 0 0o6750\ngroup 0 0 0o750\nunlisted 0 0 0o750\nown/listed 1000 1000 0o6750\n";
         assert_eq!(said(script, &mount.root()), expected, "no_open {no_open}, writeback {writeback}");
         mount.unmount();
     }
@@ -779,19 +858,29 @@ fn who_may_write_by_the_mode_shown_makes_no_program_of_anothers() {
     let plain = || Options { no_open: false, ..Options::default() };
     for writeback in [false, true] {
         let mount = mounted_with(plain());
-        said("for name in ['written', 'mapped', 'kept']:\n    make(name)\n    os.chmod(name, 0o6755)", &mount.root());
+        let setup = r"
+for name in ['written', 'mapped', 'kept', 'capable']:
+    make(name)
+    os.chmod(name, 0o6755)
+os.setxattr('capable', 'security.capability', struct.pack('=5I', 0x02000001, 1 << 10, 0, 0, 0))
+";
+        said(setup, &mount.root());
         let mount = mount.remount(Options { umask: Some(0), allow_other: true, writeback, ..Options::default() });
         let script = r"
 def attempt():
     say('written', lambda: write('written', b'!'))
     say('mapped', lambda: store('mapped'))
+    say('capable', lambda: store('capable'))
 user(1000, attempt)
 os.sync()
 ";
-        assert_eq!(said(script, &mount.root()), "written 1\nmapped None\n");
+        assert_eq!(said(script, &mount.root()), "written 1\nmapped None\ncapable None\n");
         let mount = mount.remount(plain());
-        let modes = "for name in ['written', 'mapped', 'kept']:\n    print(name, oct(os.stat(name).st_mode & 0o7777))";
-        let expected = "written 0o755\nmapped 0o755\nkept 0o6755\n";
+        let modes = r"
+for name in ['written', 'mapped', 'kept', 'capable']:
+    print(name, oct(os.stat(name).st_mode & 0o7777), os.listxattr(name))
+";
+        let expected = "written 0o755 []\nmapped 0o755 []\nkept 0o6755 []\ncapable 0o755 []\n";
         assert_eq!(said(modes, &mount.root()), expected, "writeback {writeback}");
         mount.unmount();
     }

@@ -93,9 +93,11 @@ const GROUPS: &[Group] = &[
             word("default_permissions", "the kernel checks permissions, the default", |s, _| {
                 put(&mut s.fuse.default_permissions, true)
             }),
-            word("nodefault_permissions", "the daemon checks permissions, and is asked for every name", |s, _| {
-                put(&mut s.fuse.default_permissions, false)
-            }),
+            word(
+                "nodefault_permissions",
+                "the daemon checks permissions, and is asked for every name; pipes, sockets and devices are open to everybody",
+                |s, _| put(&mut s.fuse.default_permissions, false),
+            ),
             word(
                 "unchecked",
                 "nobody checks permissions: for a mount that only processes of user 0 with all their rights use",

@@ -240,6 +240,17 @@ impl Fs {
         }
     }
 
+    /// Whether reading may move an access time.
+    pub fn moves_access_times(&self) -> bool {
+        self.volume().live.moves_atime()
+    }
+
+    /// Until it is told otherwise, reading moves no access times, whatever [`MountOptions::atime`] says: for a volume that was opened for
+    /// writing and is shown for reading only.
+    pub fn hold_access_times(&self, hold: bool) {
+        self.volume().live.hold_atime(hold);
+    }
+
     /// Refuses all changes from now on, as after a device error; what was not synced is lost.
     pub fn shut_down(&self, reason: &str) {
         self.volume().shut_down(&reason);

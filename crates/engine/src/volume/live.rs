@@ -45,6 +45,8 @@ pub(crate) struct Live {
     /// 0: none.
     dir_limit: AtomicU64,
     moves_atime: AtomicBool,
+    /// Whoever serves the volume shows it for reading only.
+    holds_atime: AtomicBool,
     allocates_at_write: AtomicBool,
     syncs_data: AtomicBool,
 }
@@ -58,6 +60,7 @@ impl Live {
             commit_interval_ms: AtomicU64::new(0),
             dir_limit: AtomicU64::new(0),
             moves_atime: AtomicBool::new(false),
+            holds_atime: AtomicBool::new(false),
             allocates_at_write: AtomicBool::new(false),
             syncs_data: AtomicBool::new(false),
         };
@@ -108,7 +111,11 @@ impl Live {
     /// Whether any access time moves.
     #[inline]
     pub fn moves_atime(&self) -> bool {
-        self.moves_atime.load(Ordering::Relaxed)
+        self.moves_atime.load(Ordering::Relaxed) && !self.holds_atime.load(Ordering::Relaxed)
+    }
+
+    pub fn hold_atime(&self, hold: bool) {
+        self.holds_atime.store(hold, Ordering::Relaxed);
     }
 
     /// When access times move, and whether those of directories do.

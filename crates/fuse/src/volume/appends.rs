@@ -12,8 +12,8 @@
 //! Two other ways fail. Refusing all that comes from the cache and lies before the end would refuse appends too, since with
 //! `writeback` they come as whole pages. Asking for OPEN on volumes with such files costs every file a request, and the first
 //! `chattr +a` would come too late. The price of this way: the error comes at msync(2), fsync(2) or close(2) and not at mmap(2),
-//! and until the kernel drops the page, programs that read through its cache see what was refused. What was written with
-//! `writeback` and not sent when `chattr +a` came is refused as well. The kernel's own update of times after a write-back is
+//! and until the kernel drops the page, programs that read through its cache see what was refused. What was stored and not sent
+//! when `chattr +a` came is taken ([`super::settling`]). The kernel's own update of times after a write-back is
 //! answered and not done, because it would be refused and the write has set them. A kernel that takes inode flags from a FUSE
 //! server would undo this.
 

@@ -12,8 +12,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// statx(2)'s bits for immutable, append-only and nodump: the same as the FS_*_FL flags.
 const FLAG_PAIRS: [(u32, u32); 4] = [(1, 0x10), (2, 0x20), (4, 0x40), (8, 0x80)];
+/// Content is only added to.
+pub(super) const APPEND_ONLY: u32 = 2;
 /// Of these, immutable and append-only are to be set and cleared by those who have the capability.
-const SUPER_USERS: u32 = 1 | 2;
+pub(super) const SUPER_USERS: u32 = 1 | APPEND_ONLY;
 /// The same in `struct fsxattr`.
 const XFLAG_PAIRS: [(u32, u32); 4] = [(1, 0x08), (2, 0x10), (4, 0x80), (8, 0x40)];
 
@@ -28,6 +30,9 @@ enum Kept {
     /// A program sets all of them to now.
     Now,
 }
+
+/// The attribute that holds the list of who may use a file.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 /// The attribute that gives a program capabilities.
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";
@@ -170,6 +175,16 @@ impl VolumeService {
         Ok(if is_member { mode } else { mode & !SET_GROUP_ID })
     }
 
+    /// Whether a file loses set-group-ID when somebody changes its access ACL, who need be its owner only as it is shown; EPERM if it has
+    /// set-user-ID. As with [`Self::mode_for`]: an ACL lets people run a program as well as a mode does.
+    fn loses_setgid_by_acl(&self, header: &InHeader, node: Node) -> Result<bool, Errno> {
+        if !self.is_shown_as_anothers() || header.uid == 0 {
+            return Ok(false);
+        }
+        let mode = self.kernel.stat_node(node).map_err(errno)?.mode & (SET_USER_ID | SET_GROUP_ID);
+        Ok(self.mode_for(header, node, mode)? != mode)
+    }
+
     /// Owner and group that somebody gives a file. To those that it is shown to have, only user 0 gives it: from others that takes set-id
     /// bits, and leaves the file whose it is in the volume.
     fn owners_for(&self, header: &InHeader, node: Node, args: &SetAttrIn) -> Result<[Option<u32>; 2], Errno> {
@@ -189,6 +204,11 @@ impl VolumeService {
     /// Whether the owner that the kernel knows need not be whose a file is in the volume.
     pub(super) fn is_shown_as_anothers(&self) -> bool {
         self.settings.uid.is_some() || self.settings.gid.is_some()
+    }
+
+    /// Whether people may write to a file who may not by its owner and mode in the volume.
+    pub(super) fn is_shown_otherwise(&self) -> bool {
+        self.is_shown_as_anothers() || self.settings.umask.is_some()
     }
 
     /// Whether who loses set-id bits depends on membership in the file's group: setgid without group execute.
@@ -270,12 +290,13 @@ impl VolumeService {
             2 => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
+        let node = self.node(header.nodeid)?;
+        let loses_setgid = name == ACCESS_ACL && self.loses_setgid_by_acl(header, node)?;
         let session = if self.settings.default_permissions {
-            self.writer(header, args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, false)
+            self.writer(header, loses_setgid || args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0, loses_setgid)
         } else {
             self.session(header)
         };
-        let node = self.node(header.nodeid)?;
         session.set_xattr_node(node, name, value, mode).map_err(errno)?;
         self.changed_file(node).map(|()| 0)
     }
@@ -283,6 +304,12 @@ impl VolumeService {
     pub(super) fn remove_xattr(&self, header: &InHeader, name: &[u8]) -> Reply {
         self.check_xattr(name)?;
         let node = self.node(header.nodeid)?;
+        if name == ACCESS_ACL && self.loses_setgid_by_acl(header, node)? {
+            // The mode gives to the group what the list's mask gave.
+            let mode = self.kernel.stat_node(node).map_err(errno)?.mode & 0o7777 & !SET_GROUP_ID;
+            let attr = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.kernel.set_attr_node(node, attr).map_err(errno)?;
+        }
         // Whoever removes these on his own account was checked by the kernel in any case; with a change of content, by whom
         // ever, it does so itself.
         let session = if name == CAPABILITIES { &self.kernel } else { &self.session(header) };
@@ -360,8 +387,14 @@ impl VolumeService {
         if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
+        let settling = self.begin_settling(header, &stat, flags)?;
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
-        self.kernel.set_attr_node(node, attr).map_err(errno)?;
+        let set = self.kernel.set_attr_node(node, attr).map_err(errno);
+        // Also where it failed: then nothing is refused, and the opening ends with that.
+        if let Some(doubt) = settling {
+            self.doubts.note(header.unique, vec![doubt]);
+        }
+        set?;
         self.gaps.lock().forget(node);
         self.changed_file(node)?;
         // The change time has moved, which the kernel does not expect of an ioctl.

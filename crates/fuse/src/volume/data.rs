@@ -92,8 +92,9 @@ impl VolumeService {
         let flags = OFlags::from_bits_retain(args.flags);
         // Who wrote what the kernel sends of its cache it does not say. Where files are shown as somebody else's, or with another mode, that may
         // be one who may not have his content run with their owner's rights.
-        let is_shown_otherwise = self.is_shown_as_anothers() || self.settings.umask.is_some();
-        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || cached && is_shown_otherwise;
+        let may_be_anybodys = cached && self.is_shown_otherwise();
+        let kills_set_id = args.write_flags & WRITE_KILL_SUIDGID != 0 || may_be_anybodys;
+        let takes_capabilities = self.settings.direct_io || may_be_anybodys;
         let session = self.writer(header, kills_set_id, kills_set_id && self.group_matters(node)?);
         // What the kernel writes back from its cache it wrote there as somebody who might, but for inode flags. The place
         // is the kernel's in any case: it sends pieces of a long write at the same time, and who appends may say for one
@@ -103,12 +104,26 @@ impl VolumeService {
         // The kernel has no use for a page of which it was given a part, and will ask for it.
         let dont_cache = cached || args.offset % PAGE == 0 && data.len() as u64 % PAGE == 0;
         let options = OpenOptions { append, dont_cache, ..WRITE };
-        let file = session.open_node(node, options).map_err(errno)?;
-        // Who does not append was refused such a file by now.
-        let is_append_only = append && file.is_append_only().map_err(errno)?;
+        let opened = session.open_node(node, options).map_err(errno);
+        let is_flagged = match &opened {
+            // Who does not append was refused such a file by now.
+            Ok(file) => append && file.is_append_only().map_err(errno)?,
+            Err(errno) => *errno == Errno::PERM,
+        };
+        // Capabilities of a file that may not be changed cannot be taken away.
+        let settling = if cached && is_flagged && !(takes_capabilities && self.has_capabilities(node)) {
+            self.settling.find(header.nodeid)
+        } else {
+            None
+        };
+        let (file, is_append_only) = match (&settling, &opened) {
+            (Some(before), _) => (&before.file, before.is_append_only),
+            (None, Ok(file)) => (file, is_flagged),
+            (None, Err(errno)) => return Err(*errno),
+        };
         let write = |data: &[u8], offset| {
             if is_append_only {
-                self.write_appended(&file, offset, data, cached)
+                self.write_appended(file, offset, data, cached)
             } else {
                 file.write_placed(data, offset).map_err(errno)
             }
@@ -126,9 +141,14 @@ impl VolumeService {
             Ok(size)
         };
         let written = write_rest(first);
-        // Also if only a part was written: content has changed. The kernel removes them itself where it caches what is written.
-        if self.settings.direct_io && self.kernel.get_xattr_node(node, CAPABILITIES).is_ok() {
-            self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno)?;
+        // Also if only a part was written: content has changed. The kernel removes them itself where it caches what is written, but for what
+        // is stored through a mapping.
+        if takes_capabilities && self.has_capabilities(node) {
+            match self.kernel.remove_xattr_node(node, CAPABILITIES).map_err(errno) {
+                // Another write has done it.
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         let size = written?;
         // Here, and not with the write: who appends elsewhere is not to wait for it.
@@ -136,6 +156,10 @@ impl VolumeService {
             file.sync().map_err(errno)?;
         }
         put(out, &WriteOut { size: size as u32, padding: 0 })
+    }
+
+    fn has_capabilities(&self, node: Node) -> bool {
+        self.kernel.get_xattr_node(node, CAPABILITIES).is_ok()
     }
 
     /// Of a file or directory: it is durable after, and so are all names, or in order `softdep` those that lead to a file. Of the root:
@@ -203,6 +227,8 @@ impl VolumeService {
             return Err(Errno::INVAL);
         }
         let source = self.file(self.node(header.nodeid)?, READ)?;
+        let atime = || if self.fs.moves_access_times() { source.stat().map(|stat| stat.atime).ok() } else { None };
+        let atime_before = atime();
         let target_node = self.node(args.nodeid_out)?;
         let kills = self.kills_set_id(header, target_node)?;
         let session = self.writer(header, kills, kills && self.group_matters(target_node)?);
@@ -227,6 +253,10 @@ impl VolumeService {
                 }
                 Err(error) => return Err(errno(error)),
             }
+        }
+        // Of a copy the kernel does not expect it, as it does of a READ.
+        if atime() != atime_before {
+            self.nodes.attributes_changed(source.node());
         }
         self.changed_through(args.fh_out, target_node)?;
         if wide {

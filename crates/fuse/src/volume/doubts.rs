@@ -23,6 +23,7 @@
 
 use super::VolumeService;
 use super::data::COPY_MAX;
+use super::settling::Settling;
 use crate::request::{Operation, Request};
 use crate::transport::Notifier;
 use crate::wire::fattr;
@@ -51,13 +52,19 @@ pub(super) enum Doubt {
     },
     /// Bytes of a file; a length of 0 is the rest of it.
     Content { node: u64, offset: u64, length: u64 },
+    /// A file that was opened before it got a flag: what the kernel still holds of it goes through that opening.
+    Flagged { node: u64, opening: u64 },
 }
 
 impl Doubt {
-    fn tell(&self, notifier: &Notifier) {
+    fn tell(&self, notifier: &Notifier, settling: &Settling) {
         match self {
             Self::Name { parent, name, drops } => notifier.name_changed(*parent, name, *drops),
             Self::Content { node, offset, length } => notifier.content_changed(*node, *offset, *length),
+            Self::Flagged { node, opening } => {
+                notifier.write_back(*node);
+                settling.end(*node, *opening);
+            }
         }
     }
 }
@@ -68,6 +75,7 @@ pub(super) struct Doubts {
     has_unanswered: AtomicBool,
     queue: Arc<Queue>,
     notifier: Arc<Notifier>,
+    settling: Arc<Settling>,
 }
 
 #[derive(Default)]
@@ -92,6 +100,8 @@ impl State {
             return;
         }
         match doubt {
+            // Without it the opening would not end. These are as many as files get flags while the kernel sends what it holds of one.
+            Doubt::Flagged { .. } => self.waiting.push_back(doubt),
             _ if self.waiting.len() < QUEUE_MAX => self.waiting.push_back(doubt),
             Doubt::Content { node, .. } => drop(self.files.insert(node)),
             Doubt::Name { .. } => {}
@@ -121,8 +131,9 @@ impl Queue {
 }
 
 impl Doubts {
-    pub fn new(notifier: Arc<Notifier>) -> Self {
-        Self { unanswered: Mutex::default(), has_unanswered: AtomicBool::new(false), queue: Arc::default(), notifier }
+    pub fn new(notifier: Arc<Notifier>, settling: Arc<Settling>) -> Self {
+        let has_unanswered = AtomicBool::new(false);
+        Self { unanswered: Mutex::default(), has_unanswered, queue: Arc::default(), notifier, settling }
     }
 
     /// A request has made these doubtful, and is not answered yet.
@@ -158,9 +169,10 @@ impl Doubts {
         of_request.into_iter().for_each(|doubt| state.add(doubt));
         if !state.has_thread && !state.has_ended {
             let (queue, notifier) = (Arc::clone(&self.queue), Arc::clone(&self.notifier));
+            let settling = Arc::clone(&self.settling);
             let tell = move || {
                 while let Some(doubt) = queue.next() {
-                    doubt.tell(&notifier);
+                    doubt.tell(&notifier, &settling);
                 }
             };
             // Without a thread the kernel goes on as it is: its caller was told of the error. The next one tries again.

@@ -56,6 +56,8 @@ impl VolumeService {
     /// The kernel may have the mount otherwise than before.
     pub fn remounted(&self, mount: &mounts::Entry) {
         self.durable.set(mount.options.iter().map(String::as_str));
+        // Before what has moved until then is made durable.
+        self.fs.hold_access_times(mount.is_read_only());
         // A host without room is tried again at the next change of a mount, and by the commits in between. Any other error shuts the volume
         // down, and is told of there. Each time: it may have been writable in between, and nobody looked. Where nothing has changed that is one flush.
         if mount.is_read_only() {

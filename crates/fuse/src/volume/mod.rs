@@ -22,6 +22,7 @@ mod names;
 mod raw;
 #[cfg(test)]
 mod regressions;
+mod settling;
 mod special;
 mod tellings;
 mod untaken;
@@ -43,6 +44,7 @@ use doubts::Doubts;
 use durable::Durable;
 use myriad_engine::{Cred, Errno, Error, FileType, Fs, Keeper, Node, Session, Stat, schedule};
 use parking_lot::Mutex;
+use settling::Settling;
 use special::Special;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -66,6 +68,7 @@ pub struct VolumeService {
     gaps: Mutex<Gaps>,
     durable: Durable,
     doubts: Doubts,
+    settling: Arc<Settling>,
     writers: Writers,
     agreement: Agreement,
     settings: Settings,
@@ -122,6 +125,7 @@ impl VolumeService {
             block_size: fs.info().block_size,
         };
         // A file of that name in the volume goes first.
+        let settling = Arc::<Settling>::default();
         let name_is_free = kernel.lookup(kernel.root(), special::DIRECTORY).is_err();
         let special = (options.stats_dir && name_is_free).then(Special::default);
         Self {
@@ -132,7 +136,8 @@ impl VolumeService {
             tellings: Tellings::new(),
             gaps: Mutex::default(),
             durable: Durable::new(options.kernel_options.iter().map(String::as_str)),
-            doubts: Doubts::new(Arc::clone(&notifier)),
+            doubts: Doubts::new(Arc::clone(&notifier), Arc::clone(&settling)),
+            settling,
             writers: Writers::default(),
             agreement,
             settings,
@@ -172,6 +177,7 @@ impl VolumeService {
 
     /// Lets go of all that the kernel, which is gone, held.
     pub fn release_all(&self) {
+        self.settling.end_all();
         for node in self.nodes.forget_all() {
             self.fs.release(node);
         }

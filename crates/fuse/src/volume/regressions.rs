@@ -406,6 +406,58 @@ fn half_a_write_takes_capabilities_away() {
     assert_eq!(send(&service, 1, program, Operation::GetXattr { name, size: 0 }), Err(Errno::NODATA));
 }
 
+/// Two writes found a file's capabilities, and both took them away: the second one was answered that there were none, though its bytes were
+/// written.
+#[test]
+fn two_writes_take_capabilities_away_together() {
+    let name = b"security.capability";
+    for seed in 0..60 {
+        let options = Options { direct_io: true, ..Options::default() };
+        let (service, _reader) = serve(Fs::in_memory(32 << 20).unwrap(), &options, Agreement::default());
+        let program = make(&service, ROOT, "program").unwrap();
+        let args = SetXattrIn { size: 4, ..SetXattrIn::default() };
+        send(&service, 1, program, Operation::SetXattr { name, value: b"cap!", args }).unwrap();
+        let service = &service;
+        let write = |pid: u32| {
+            move || {
+                let write = Operation::Write { args: write_in(u64::from(pid), b"x", 0), data: b"x" };
+                assert_eq!(send(service, pid, program, write).map(drop), Ok(()), "seed {seed}");
+            }
+        };
+        schedule::run(Turns { seed, one_in: 2 }, vec![Box::new(write(1)), Box::new(write(2))]);
+        assert_eq!(send(service, 1, program, Operation::GetXattr { name, size: 0 }), Err(Errno::NODATA));
+    }
+}
+
+/// The kernel was told a file's attributes while it sent what a program had stored there, or while a direct write was under way that nobody
+/// waited for. It took the answer in after that of the write, and showed the times of before for a year.
+#[test]
+fn attributes_told_beside_a_write_of_the_kernels_are_outdated() {
+    for (direct_io, write_flags, pid) in [(false, WRITE_CACHE, 0), (true, 0, 7)] {
+        let options = Options { direct_io, ..Options::default() };
+        let (service, mut reader) = serve(Fs::in_memory(32 << 20).unwrap(), &options, Agreement::default());
+        let file = make(&service, ROOT, "file").unwrap();
+        let write = || {
+            let write = Operation::Write { args: write_in(0, b"content", write_flags), data: b"content" };
+            send(&service, pid, file, write).unwrap();
+        };
+        write();
+        assert!(!has_notification(&reader), "nobody has asked");
+        for (node, ask) in [
+            (file, Operation::GetAttr),
+            (file, Operation::Statx { mask: 0 }),
+            (ROOT, Operation::Lookup { name: b"file" }),
+        ] {
+            send(&service, 7, node, ask).unwrap();
+            assert!(!has_notification(&reader));
+            write();
+            let (code, body) = notification(&mut reader);
+            let (told, _) = NotifyInvalInodeOut::read_from_prefix(&body).unwrap();
+            assert_eq!((code, told.ino, told.off), (NOTIFY_INVAL_INODE, file, -1));
+        }
+    }
+}
+
 /// A program opened a file by a handle (open_by_handle_at(2)), of which the kernel knew nothing any more. Its LOOKUP had found the file and
 /// not counted it yet when another program looked the file up, removed its last name, and the kernel forgot it: it was freed. But
 /// a file of many extents is freed piece by piece, so the first LOOKUP still found the inode, and told the kernel of it as of a living

@@ -6,6 +6,9 @@
 //! new, and keeps them for as long as it was allowed to. So whoever makes such a change sees here whether another
 //! thread was told of the inode lately, and then has the kernel told that older answers do not count, before its own.
 //!
+//! The same goes for a WRITE that no program waits for: of the kernel's cache, or a direct one that is sent asynchronously. There the
+//! thread that wrote may itself have asked meanwhile, so whichever thread was told counts as another one.
+//!
 //! One thread alone is never overtaken: it has taken an answer before it asks again. What is left is a moment in which the
 //! kernel, taking new attributes, has called them valid and not yet stored them all.
 //!
@@ -15,6 +18,7 @@
 
 use super::VolumeService;
 use crate::request::{Operation, Request};
+use crate::wire::WRITE_CACHE;
 use rustix::fs::RenameFlags;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +29,8 @@ const SLOTS: usize = 1 << 14;
 const TAKEN: u64 = 30;
 /// For more than one thread.
 const SEVERAL: u32 = u32::MAX;
+/// No thread: whoever was told is another one.
+const NOBODY: u32 = 0;
 /// For more than one inode.
 const ANY: u64 = 0xffff;
 
@@ -108,11 +114,12 @@ impl VolumeService {
     /// After a request was carried out, before its answer.
     pub(super) fn outdate_tellings(&self, request: &Request<'_>) {
         let header = &request.header;
-        let changed = |id| {
-            if self.tellings.change(id, header.pid) {
+        let changed_by = |id, pid| {
+            if self.tellings.change(id, pid) {
                 self.notifier.attributes_changed(id);
             }
         };
+        let changed = |id| changed_by(id, header.pid);
         match &request.operation {
             Operation::MkNod { .. }
             | Operation::MkDir { .. }
@@ -124,6 +131,10 @@ impl VolumeService {
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
             | Operation::Fallocate(_) => changed(header.nodeid),
+            // Nobody knows which direct writes are asynchronous.
+            Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0 || self.settings.direct_io => {
+                changed_by(header.nodeid, NOBODY);
+            }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 changed(header.nodeid);
                 changed(*new_parent);

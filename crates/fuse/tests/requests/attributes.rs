@@ -7,9 +7,11 @@ use myriad_engine::{AccessTimes, Cred, MkfsOptions, MountOptions, OpenOptions};
 use myriad_fuse::Options;
 use rustix::fs::{self as unix, AtFlags, CWD, IFlags, Mode, OFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
 
 #[test]
 fn attributes() {
@@ -147,6 +149,14 @@ fn access_times_move_if_asked_for() {
     unix::ioctl_setflags(&unnoticed, IFlags::empty()).unwrap();
     read();
     assert_eq!(atime("file"), after_change);
+    // Read by a copy inside the server, of which the kernel does not expect that.
+    let copy = || {
+        let (source, target) = (File::open(&path).unwrap(), File::create(mount.path("copy")).unwrap());
+        assert_eq!(unix::copy_file_range(source, None, target, None, 7), Ok(7));
+    };
+    let after_another_day = pass(DAY);
+    copy();
+    assert_eq!(atime("file"), after_another_day);
     // Directories and links.
     fs::create_dir(mount.path("dir")).unwrap();
     std::os::unix::fs::symlink("file", mount.path("link")).unwrap();
@@ -162,7 +172,7 @@ fn access_times_move_if_asked_for() {
     let only_files = MountOptions { dir_atime: false, ..open_options.clone() };
     let mount = again(mount, only_files, options());
     let atime = |mount: &Mounted, name: &str| fs::symlink_metadata(mount.path(name)).unwrap().atime();
-    assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (after_change, later));
+    assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (after_another_day, later));
     let third = pass(2 * DAY);
     assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
     fs::read(mount.path("file")).unwrap();
@@ -175,6 +185,22 @@ fn access_times_move_if_asked_for() {
         assert_eq!(fs::read_dir(mount.path("dir")).unwrap().count(), 0);
         fs::read(mount.path("file")).unwrap();
         assert_eq!((atime(&mount, "file"), atime(&mount, "dir")), (third, third));
+    }
+    // Nothing of it changes while the kernel has the mount for reading only.
+    for (flags, moves) in [(MountFlags::RDONLY, false), (MountFlags::empty(), true)] {
+        let end = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = mount_remount(mount.root(), flags, "") {
+            // A program that another test is just starting may have inherited a file.
+            assert!(error == Errno::BUSY && Instant::now() < end, "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        mount.handle().remounted().unwrap();
+        let later = pass(1);
+        fs::read(mount.path("file")).unwrap();
+        third = if moves { later } else { third };
+        // Not as the kernel has it, which expects no change then.
+        let session = mount.handle().fs().session(Cred::root());
+        assert_eq!(session.stat("file").unwrap().atime, third * SECOND, "{flags:?}");
     }
     for (when, read_only) in [(AccessTimes::Relative, true), (AccessTimes::Never, false)] {
         let open_options = MountOptions { atime: when, ..open_options.clone() };
