@@ -8,7 +8,7 @@ use super::dry::Dry;
 use super::existing::{self, Existing, Rules};
 use super::host_target::{self, HostTarget, open_directory};
 use super::run::{self, Options, Tally};
-use super::target::Keep;
+use super::target::{Keep, Target};
 use super::writer::Writer;
 use super::{
     ExistingArgs, PATTERNS, ReportArgs, SelectArgs, host, host_tree, owner_or_source, parse_owner, session, summarize,
@@ -331,16 +331,19 @@ impl Export {
             let mut writer = Writer::new(target, top, None, keep, rules, false);
             return Ok(run::run(context, self.feed(context, volume, wanted)?, &mut writer, self.options(tell)));
         }
-        match std::fs::create_dir(&self.target) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        let is_new = match std::fs::create_dir(&self.target) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let next = "make the directory that it is to be in first";
                 return Err(Failure::new(image_name(&self.target), host_error(&error), next).into());
             }
-            other => other.at(image_name(&self.target))?,
+            other => other.at(image_name(&self.target)).map(|()| true)?,
+        };
+        let (top, target) = (open_directory(&self.target)?, target());
+        if is_new {
+            target.drop_acls(&top).at(image_name(&self.target))?;
         }
-        let top = open_directory(&self.target)?;
-        let mut writer = Writer::new(target(), Rc::clone(&top), None, keep, rules, false);
+        let mut writer = Writer::new(target, Rc::clone(&top), None, keep, rules, false);
         let feed = self.feed(context, volume, wanted)?;
         let (mut tally, result) = run::run(context, feed, &mut writer, self.options(tell));
         // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.
