@@ -671,6 +671,35 @@ fn what_the_host_has_no_room_for_is_not_said_to_be_imported() {
     assert_eq!((&summary["files"], &summary["complete"]), (&0.into(), &false.into()), "{said:?}");
 }
 
+/// Of an archive that was cut short as well, only that was told, and that what came before was there: the volume had not been closed then.
+#[test]
+fn what_the_host_has_no_room_for_is_not_said_to_be_there() {
+    let place = Place::new();
+    let Some(_host) = SmallHost::mount(&place, 6) else { return };
+    std::fs::create_dir(place.path("source")).unwrap();
+    for number in 0..20 {
+        place.write(&format!("source/{number}"), &[7; 100_000]);
+    }
+    let tar = place.command("tar", &["-cf", "whole.tar", "source"]).status().expect("tar");
+    assert!(tar.success());
+    let whole = bytes(&place.path("whole.tar"));
+    place.write("cut.tar", &whole[..whole.len() * 9 / 10]);
+    place.line("mkfs --quiet --size 64M host/vol.img").ok();
+    // All the room that there is.
+    let mut filler = std::fs::File::create(place.path("host/filler")).unwrap();
+    while std::io::Write::write(&mut filler, &[7; 4096]).is_ok_and(|count| count > 0) {}
+    for line in ["import cut.tar host/vol.img:/all", "import --json cut.tar host/vol.img:/all"] {
+        let said = place.line(line).expect(1, &["ends at byte", "has no room", "make room there and try again"]);
+        assert!(!said.err.contains("is there; the rest is not"), "{said:?}");
+    }
+    // As long as all can be written, it is there.
+    drop(filler);
+    std::fs::remove_file(place.path("host/filler")).unwrap();
+    let said = place.line("import cut.tar host/vol.img:/all").expect(1, &["ends at byte", "is there; the rest is not"]);
+    assert!(!said.err.contains("has no room"), "{said:?}");
+    place.line("fsck -n host/vol.img").expect(0, &[]);
+}
+
 /// The summary counted, and told as there, a file that was begun; of an archive even all that went into it.
 #[test]
 fn what_the_host_has_no_room_for_is_not_said_to_be_exported() {

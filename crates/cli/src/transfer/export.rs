@@ -15,7 +15,7 @@ use super::{
     tell_made, volume_tree,
 };
 use crate::context::Context;
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, Failure, and_closed, host_error, image_name};
 use crate::show::name::join;
 use crate::status::Status;
 use crate::verb::{Command, Example};
@@ -104,11 +104,15 @@ impl Command for Export {
         let volume = Opened::open(&self.source.image, Access::Read, &self.open.mount_options())?;
         let result = self.transfer(context, &volume);
         let closed = volume.close();
-        let (tally, result) = result?;
+        let (tally, result) = match result {
+            Ok(done) => done,
+            Err(error) => return and_closed(Err(error), closed),
+        };
+        tally.tell_stops(context, None);
         // Standard output may be the archive.
         let json = self.report.json && !self.is_stdout();
         summarize(context, Self::NAME, self.select.done("exported", self.existing), &tally, json)?;
-        result.and(closed)?;
+        and_closed(result, closed)?;
         Ok(context.status())
     }
 }

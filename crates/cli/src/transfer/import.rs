@@ -14,7 +14,7 @@ use super::{
     summarize, tell_made, tell_path, top, top_mounted,
 };
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, and_closed, image_name};
 use crate::show::name::join;
 use crate::status::Status;
 use crate::verb::{Command, Example};
@@ -88,15 +88,19 @@ impl Command for Import {
         let start = Instant::now();
         let result = self.transfer(context, &volume, source);
         let closed = volume.close();
-        let (mut tally, result) = result?;
+        let (mut tally, result) = match result {
+            Ok(done) => done,
+            Err(error) => return and_closed(Err(error), closed),
+        };
         // Only now is it all durable.
         tally.elapsed = start.elapsed();
         if closed.is_err() {
             // What of it is durable only the volume knows.
             tally.forget_done();
         }
+        tally.tell_stops(context, closed.as_ref().err());
         summarize(context, Self::NAME, self.select.done("imported", self.existing), &tally, self.report.json)?;
-        result.and(closed)?;
+        and_closed(result, closed)?;
         Ok(context.status())
     }
 }

@@ -112,6 +112,17 @@ pub struct Tally {
     pub errors: u64,
     pub is_complete: bool,
     pub elapsed: Duration,
+    /// How far transfers came that ended early.
+    pub stops: Vec<Stop>,
+}
+
+/// A transfer that ended early.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    doing: &'static str,
+    /// The path of the last entry that was done.
+    after: String,
+    is_host_full: bool,
 }
 
 impl Tally {
@@ -135,6 +146,23 @@ impl Tally {
         self.errors += other.errors;
         self.is_complete &= other.is_complete;
         self.elapsed += other.elapsed;
+        self.stops.extend_from_slice(&other.stops);
+    }
+
+    /// Says how far transfers came that ended early: once the volume is closed, for until then what they made need not be there.
+    /// `unclosed`: what kept it from being closed.
+    pub fn tell_stops(&self, context: &Context, unclosed: Option<&anyhow::Error>) {
+        for stop in &self.stops {
+            let Stop { doing, after, .. } = stop;
+            let left = if stop.is_host_full || unclosed.is_some_and(is_host_full) {
+                "what of that is there, myriad ls shows; do it again once the host has room"
+            } else if unclosed.is_some() {
+                "what of that is there, myriad ls shows"
+            } else {
+                "that and all before it, in the order of the source, is there; the rest is not, and nothing that was there is lost"
+            };
+            context.note(&format!("myriad: {doing} stopped after {after}: {left}"));
+        }
     }
 
     /// Nothing was done, and nothing is there to be told of.
@@ -360,13 +388,8 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         && tally.entries() > 0
         && !last.is_empty()
     {
-        let (doing, last) = (options.doing, Shown(&last));
-        let left = if is_host_full(error) {
-            "what of that is there, myriad ls shows; do it again once the host has room"
-        } else {
-            "that and all before it, in the order of the source, is there; the rest is not, and nothing that was there is lost"
-        };
-        context.note(&format!("myriad: {doing} stopped after {last}: {left}"));
+        let (doing, after) = (options.doing, Shown(&last).to_string());
+        tally.stops.push(Stop { doing, after, is_host_full: is_host_full(error) });
     }
     (tally, result)
 }

@@ -10,7 +10,7 @@ use super::meant;
 use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
-use crate::failure::{At, Failure, ToldBefore, image_name};
+use crate::failure::{At, Failure, ToldBefore, and_closed, image_name};
 use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon, Request};
 use crate::show::statfs::get_statfs;
@@ -449,12 +449,11 @@ impl Volumes {
         Ok(volume)
     }
 
-    /// Runs `work`, which may fail or be interrupted, and closes all volumes in either case. The work's own error
-    /// counts before one of closing.
+    /// Runs `work`, which may fail or be interrupted, and closes all volumes in either case; see [`and_closed`].
     pub fn finish(mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut result = work(&mut self);
         for (_, volume) in self.open {
-            result = result.and(volume.close());
+            result = and_closed(result, volume.close());
         }
         result
     }

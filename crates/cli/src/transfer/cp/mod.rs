@@ -176,12 +176,13 @@ impl Command for Cp {
                 Ok(())
             })
         });
+        // Errors of single operands are none of these: the volume could not be closed, and what of it is durable only it knows.
+        let is_lost = |error: &&anyhow::Error| failure::kind(error) == Kind::Error;
+        let lost = done.as_ref().err().filter(|_| matches!(target, Operand::Volume(_))).filter(is_lost);
+        total.tell_stops(context, lost);
         if self.json && has_begun {
             total.is_complete = done.is_ok();
-            // Errors of single operands are none of these: the volume could not be closed, and what of it is durable only it knows.
-            if matches!(target, Operand::Volume(_))
-                && done.as_ref().is_err_and(|error| failure::kind(error) == Kind::Error)
-            {
+            if lost.is_some() {
                 total.forget_done();
             }
             summarize(context, Self::NAME, Done { did: "copied", is_dry: false }, &total, true)?;
