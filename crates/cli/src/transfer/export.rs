@@ -7,6 +7,7 @@ use super::destination::Destination;
 use super::dry::Dry;
 use super::existing::{self, Existing, Rules};
 use super::host_target::{self, HostTarget, open_directory};
+use super::host_tree::Mounts;
 use super::run::{self, Options, Tally};
 use super::target::{Keep, Target};
 use super::writer::Writer;
@@ -289,9 +290,8 @@ impl Export {
                 // An archive that goes to standard output may end up in the tree.
                 let stdout = rustix::fs::fstat(rustix::stdio::stdout()).ok().filter(|_| self.is_stdout());
                 let left_out = stdout.map(|stat| (host::link_key(&stat), "the archive that it would be exported to"));
-                // What is mounted inside is not the volume's.
                 let options = host_tree::Options {
-                    one_file_system: true,
+                    mounts: Mounts::Foreign,
                     follow: true,
                     links: true,
                     count,

@@ -23,6 +23,8 @@ pub struct HostTarget {
     lost: RefCell<Lost>,
     is_replacing: Cell<bool>,
     guard: Guard,
+    /// Of a volume that is mounted: its device. What is mounted inside is not the volume's.
+    device: Option<u64>,
 }
 
 impl HostTarget {
@@ -30,7 +32,12 @@ impl HostTarget {
     pub fn new(place: Vec<u8>, guard: Guard) -> Self {
         limits::raise_open_files();
         rustix::process::umask(Mode::empty());
-        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard }
+        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard, device: None }
+    }
+
+    /// In a volume that is mounted, and has this device: directories of others in it are EXDEV.
+    pub fn of_mount(place: Vec<u8>, guard: Guard, device: u64) -> Self {
+        Self { device: Some(device), ..Self::new(place, guard) }
     }
 
     /// Opens the directory to begin in; symbolic links that the user gave are followed.
@@ -224,7 +231,13 @@ impl Target for HostTarget {
 
     fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Rc::new(rustix::fs::openat(dir, name, flags, Mode::empty())?))
+        let opened = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        if let Some(device) = self.device
+            && rustix::fs::fstat(&opened)?.st_dev != device
+        {
+            return Err(Errno::XDEV.into());
+        }
+        Ok(Rc::new(opened))
     }
 
     fn stat_dir(&self, dir: &Self::Dir) -> Result<Found> {

@@ -5,6 +5,7 @@ use super::delete::Deletion;
 use super::dry::Dry;
 use super::existing::{self, Look, Rules};
 use super::host_target::{self, HostTarget};
+use super::host_tree::Mounts;
 use super::run::{self, Options, Tally};
 use super::target::Keep;
 use super::volume_target::{self, VolumeTarget};
@@ -38,7 +39,7 @@ pub struct Import {
     /// Give all files to this owner instead of their own
     #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
-    /// Leave out what is mounted inside the source
+    /// Leave out what is mounted inside the source; the directory that it is mounted on comes empty
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// With --update, of a directory: remove what is in the target and not in the source
@@ -149,7 +150,7 @@ impl Import {
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image that it would be imported into"));
                 let wanted = existing::wanted(self.existing.existing(), keep, look);
                 let options = host_tree::Options {
-                    one_file_system: self.one_file_system,
+                    mounts: if self.one_file_system { Mounts::Empty } else { Mounts::Enter },
                     follow: true,
                     links: true,
                     count: context.shows_progress(),
@@ -246,7 +247,8 @@ impl Import {
                 let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
                 let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
                 let feed = self.feed(context, source, image, keep, Box::new(look))?;
-                let target = HostTarget::new(dir.into_os_string().into_vec(), guard);
+                let device = mounted.files.device().at(&self.target)?;
+                let target = HostTarget::of_mount(dir.into_os_string().into_vec(), guard, device);
                 if is_dry {
                     let target = Dry { target, clears_way: self.delete };
                     let mut writer = Writer::new(target, Some(top), base, keep, rules(), is_unordered);

@@ -216,6 +216,10 @@ impl<'a, T: Target> Writer<'a, T> {
             Error::Refused(Errno::NOTDIR | Errno::LOOP) => {
                 Failure::new(place, "is there, and is not a directory", "remove it, or choose another target").into()
             }
+            Error::Refused(Errno::XDEV) => {
+                let next = "unmount that first, or choose another target";
+                Failure::new(place, "something else is mounted there, or above it", next).into()
+            }
             error => match (&error, self.target.room()) {
                 (Error::Refused(Errno::NOSPC), Some(room)) => {
                     let what = format!("{}: {} are left in the volume", errno_text(Errno::NOSPC), size::exact(room));
