@@ -214,11 +214,15 @@ fn what_was_made_over_a_volume_is_not_repaired_unasked() {
 fn a_new_volume_bears_no_marks_of_what_was_there() {
     const SIZE: u64 = 256 << 20;
     let place = Place::new();
-    let marks: [(u64, &[u8]); 4] = [
+    let marks: [(u64, &[u8]); 8] = [
         (0x10040, b"_BHRfS_M"),
         (0x20000 + 37 * 1024, &0x00ba_b10c_u64.to_le_bytes()),
         (0x255c, b"\x54\x19\x01\x00"),
         (SIZE - (64 << 10), b"\xfc\x4e\x2b\xa9"),
+        (0x4000, b"SKUL\xba\xbe"),
+        (1 << 20, b"\x0d\xd0\x01\xc0"),
+        (SIZE - 1024, b"Intel Raid ISM Cfg Sig. "),
+        (SIZE - (128 << 10) + 5 * 1024, &0x00ba_b10c_u64.to_be_bytes()),
     ];
     let make = || {
         let file = std::fs::File::create(place.path("vol.img")).unwrap();
