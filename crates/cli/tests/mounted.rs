@@ -362,6 +362,51 @@ fn an_export_says_what_is_hidden_by_other_mounts() {
     }
 }
 
+/// An image was emptied while a daemon had it mounted, and what it had was gone.
+#[test]
+fn an_image_in_a_volume_is_not_emptied_while_it_is_mounted() {
+    let Some(place) = furnished() else { return };
+    place.line("mkfs -q --size 16M inner.img").ok();
+    place.line("cp inner.img vol.img:/inner.img").ok();
+    place.line("ln -s inner.img vol.img:/way").ok();
+    let lines = [
+        "tee vol.img:/inner.img",
+        "tee vol.img:/way",
+        "truncate -s 0 vol.img:/inner.img",
+        "truncate -s -4096 vol.img:/way",
+        "ln -f vol.img:/docs/a.txt vol.img:/inner.img",
+        "ln -sf docs vol.img:/inner.img",
+    ];
+    let judge = |said: &str| {
+        for line in lines {
+            place.line(line).expect(1, &[": is ", said]);
+            assert_eq!(place.line("stat -c %s:%F vol.img:/inner.img").ok().text(), "16777216:regular file\n", "{line}");
+        }
+    };
+    // What is a volume, and is not in use, is left alone as well.
+    judge("name another file");
+    place.mount("");
+    judge("name another file");
+    fs::create_dir(place.path("inner")).unwrap();
+    place.line("mount mnt/inner.img inner").ok();
+    judge("in use");
+    fs::write(place.path("inner/f"), b"kept").unwrap();
+    place.line("umount inner").ok();
+    place.line("fsck -n mnt/inner.img").expect(0, &[]);
+    // What loses nothing is nothing to be refused, nor is what is no volume.
+    place.line("truncate -s +4096 vol.img:/inner.img").ok();
+    for line in [
+        "tee vol.img:/docs/a.txt",
+        "tee vol.img:/link",
+        "truncate -s 0 vol.img:/docs/a.txt",
+        "ln -sf docs vol.img:/way",
+    ] {
+        place.line(line).ok();
+    }
+    place.umount();
+    place.assert_sound();
+}
+
 #[test]
 fn figures_are_live() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

@@ -343,7 +343,17 @@ impl Opened {
 
     /// Refuses if a file, a last link not followed, must not be replaced: it is a volume itself.
     pub fn check_replaced(&self, place: &Place, guard: Guard) -> Result<()> {
-        match self.tree().lstat(&place.path) {
+        self.check_volume(place, false, guard)
+    }
+
+    /// The same for one that is to lose what it holds, and that a last link may lead to.
+    pub fn check_cut(&self, place: &Place) -> Result<()> {
+        self.check_volume(place, true, Guard::Always)
+    }
+
+    fn check_volume(&self, place: &Place, follow: bool, guard: Guard) -> Result<()> {
+        let found = if follow { self.tree().stat(&place.path) } else { self.tree().lstat(&place.path) };
+        match found {
             Ok(stat) if stat.file_type() == FileType::File && stat.size > 0 => {}
             _ => return Ok(()),
         }
@@ -354,7 +364,7 @@ impl Opened {
                     Tree::open(&**volume, &place.path).and_then(|file| file.read_at(&mut head, 0)).at(place)?;
                 guard.check_content(&head[..length], &place.to_string())
             }
-            Self::Mounted(mounted) => guard.check(&mounted.files.host_path(&place.path, false).at(place)?),
+            Self::Mounted(mounted) => guard.check(&mounted.files.host_path(&place.path, follow).at(place)?),
         }
     }
 
