@@ -628,6 +628,31 @@ fn a_hard_link_to_an_entry_that_is_refused_is_none_to_another_file() {
     assert_eq!(bench.shell("myriad ls v.img:/t"), "a\n");
 }
 
+/// The pipe was opened before anybody looked for signals, and opening it waits for somebody to write to it.
+#[test]
+fn an_import_that_waits_for_a_pipe_can_be_interrupted() {
+    let bench = Bench::new();
+    bench.shell("mkfifo pipe");
+    let mut import = bench.command(&["import", "pipe", "v.img:/x"]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&import), rustix::process::Signal::INT).unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while import.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > end {
+            import.kill().unwrap();
+            import.wait().unwrap();
+            panic!("it still waits");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = import.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    bench.check();
+    // One that somebody writes to is read, and one that may not be is named.
+    bench.shell("mkdir t; echo x > t/f; tar -cf t.tar t; cat t.tar > pipe & myriad import -q pipe v.img:/x; wait");
+    assert_eq!(bench.shell("myriad cat v.img:/x/t/f"), "x\n");
+}
+
 /// The error of a directory that was left was told of the next file, which was not made.
 #[test]
 fn a_directory_that_cannot_be_finished_costs_no_other_file() {

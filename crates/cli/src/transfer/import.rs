@@ -24,6 +24,7 @@ use anyhow::Result;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,21 @@ enum Source {
     Directory,
     /// Its name for messages, and its size, if that is known.
     Archive(Box<dyn std::io::Read + Send>, String, Option<u64>),
+}
+
+/// A pipe or device, opened by whoever reads it first: that waits until somebody writes to a pipe.
+struct Late {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Read for Late {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.file.is_none() {
+            self.file = Some(File::open(&self.path)?);
+        }
+        self.file.as_mut().map_or(Ok(0), |file| file.read(buffer))
+    }
 }
 
 impl Command for Import {
@@ -132,8 +148,12 @@ impl Import {
             }
         }
         let Some(metadata) = metadata else { return Ok(Source::Archive(Box::new(std::io::stdin()), name, None)) };
+        if !metadata.is_file() {
+            let late = Late { path: self.source.clone(), file: None };
+            return Ok(Source::Archive(Box::new(late), name, None));
+        }
         let file = File::open(&self.source).at(&name)?;
-        Ok(Source::Archive(Box::new(file), name, metadata.is_file().then_some(metadata.len())))
+        Ok(Source::Archive(Box::new(file), name, Some(metadata.len())))
     }
 
     /// `image`: that of the volume which it goes to.
