@@ -1,6 +1,6 @@
 //! What the parts of one run share.
 
-use crate::failure::{self, Kind, ToldBefore};
+use crate::failure::{self, Kind, NotClosed, ToldBefore};
 use crate::interrupt::{self, Interrupted};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -60,6 +60,10 @@ impl Context {
 
     /// Tells of an error and remembers it for the exit code; the run goes on.
     pub fn report(&self, error: &anyhow::Error) {
+        if let Some(NotClosed { work, closing }) = error.downcast_ref() {
+            self.report(work);
+            return self.report(closing);
+        }
         self.count_error();
         if error.is::<ToldBefore>() {
             return;

@@ -80,6 +80,28 @@ impl std::error::Error for Failure {}
 #[error("{0}")]
 pub struct ToldBefore(pub String);
 
+/// What ended the work on a volume, and what then kept it from being closed.
+#[derive(Debug, thiserror::Error)]
+#[error("{work:#}")]
+pub struct NotClosed {
+    pub work: anyhow::Error,
+    pub closing: anyhow::Error,
+}
+
+/// How work on a volume went, once it was closed. What keeps a volume from being closed is told whatever came of the work; it takes the place of
+/// an interruption, which says that all was closed.
+pub fn and_closed<T>(work: anyhow::Result<T>, closed: anyhow::Result<()>) -> anyhow::Result<T> {
+    match (work, closed) {
+        (Ok(done), closed) => closed.map(|()| done),
+        (Err(work), Ok(())) => Err(work),
+        // Who waited for it was told to stop.
+        (Err(work), Err(closing)) if matches!(kind(&closing), Kind::Interrupted(_)) => Err(work),
+        (Err(work), Err(closing)) if matches!(kind(&work), Kind::Interrupted(_) | Kind::Pipe) => Err(closing),
+        (Err(work), Err(closing)) if format!("{work:#}") == format!("{closing:#}") => Err(work),
+        (Err(work), Err(closing)) => Err(NotClosed { work, closing }.into()),
+    }
+}
+
 /// An error as programs read it: `{"error": {"place", "what", "next", "kind"}}`, each a string and there even if empty.
 pub fn json(error: &anyhow::Error) -> Value {
     let said: Vec<String> = error.chain().map(ToString::to_string).collect();
@@ -105,6 +127,9 @@ fn failure_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Fa
 /// The exit kind of any error on its way out of `main`.
 pub fn kind(error: &anyhow::Error) -> Kind {
     for cause in error.chain() {
+        if let Some(both) = cause.downcast_ref::<NotClosed>() {
+            return kind(&both.work);
+        }
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             return failure.kind;
         }
@@ -230,6 +255,9 @@ const HOST_FULL: &str = "the file system of the host that holds the image has no
 
 /// Whether an error is that one.
 pub fn is_host_full(error: &anyhow::Error) -> bool {
+    if let Some(NotClosed { work, closing }) = error.downcast_ref() {
+        return is_host_full(work) || is_host_full(closing);
+    }
     let says = |failure: &Failure| failure.what.starts_with(HOST_FULL);
     error.chain().any(|cause| cause.downcast_ref::<Failure>().is_some_and(says))
 }
@@ -359,6 +387,23 @@ mod tests {
         );
         // Of `-o` and `tune` alone: there are no dashes to type.
         assert_eq!(option_text("softdep_maxmem", "too little"), "option `softdep_maxmem`: too little");
+    }
+
+    #[test]
+    fn what_keeps_a_volume_from_being_closed_is_told() {
+        let error = |what: &str| anyhow::Error::from(Failure::new("v.img", what, ""));
+        let ended = |work: anyhow::Result<()>, closed| and_closed(work, closed).unwrap_err();
+        let interrupted = || anyhow::Error::from(Interrupted(2));
+        assert!(and_closed(Ok(1), Ok(())).is_ok_and(|done| done == 1));
+        assert_eq!(ended(Ok(()), Err(error("full"))).to_string(), "v.img: full");
+        assert_eq!(kind(&ended(Err(interrupted()), Ok(()))), Kind::Interrupted(2));
+        // It would say that the volume was closed cleanly.
+        assert_eq!(ended(Err(interrupted()), Err(error("full"))).to_string(), "v.img: full");
+        assert_eq!(ended(Err(error("torn")), Err(interrupted())).to_string(), "v.img: torn");
+        assert!(!ended(Err(error("full")), Err(error("full"))).is::<NotClosed>());
+        let both = ended(Err(error("torn")), Err(error("full")));
+        assert_eq!((both.to_string().as_str(), kind(&both)), ("v.img: torn", Kind::Error));
+        assert_eq!(both.downcast_ref::<NotClosed>().map(|both| both.closing.to_string()).unwrap(), "v.img: full");
     }
 
     #[test]

@@ -287,6 +287,126 @@ fn what_is_mounted_inside_is_not_the_volumes() {
     place.assert_sound();
 }
 
+/// Mounts `mount WORDS`, which `MountPlace` takes away again; not everybody may.
+fn host_mount(place: &MountPlace, words: &[&str]) -> bool {
+    let mounted = place.command("mount", words).output().expect("mount");
+    if !mounted.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&mounted.stderr));
+    }
+    mounted.status.success()
+}
+
+/// An import went into the tmpfs that was mounted there, said that all was well, and was gone with the tmpfs.
+#[test]
+fn nothing_is_imported_into_what_is_mounted_inside() {
+    let Some(place) = furnished() else { return };
+    fs::create_dir_all(place.path("source/docs/old")).unwrap();
+    fs::create_dir_all(place.path("source/empty")).unwrap();
+    for file in ["source/docs/new", "source/docs/old/new", "source/empty/new"] {
+        place.write(file, b"new");
+    }
+    place.mount("");
+    if !host_mount(&place, &["-t", "tmpfs", "none", "mnt/docs"]) {
+        return;
+    }
+    for line in
+        ["import source mnt:/", "import --replace source mnt:/", "cp -rT source mnt:/", "cp -r source/docs mnt:/"]
+    {
+        let said = ["docs: ", "something else is mounted there"];
+        place.line(line).expect(1, if line.ends_with("docs mnt:/") { &[] } else { &said });
+        assert_eq!(fs::read_dir(place.mounted("docs")).unwrap().count(), 0, "{line}");
+    }
+    assert_eq!(fs::read(place.mounted("empty/new")).unwrap(), b"new");
+    place.line("umount mnt").expect(1, &["in use"]);
+    let umount = place.command("umount", &["mnt/docs"]).status().unwrap();
+    assert!(umount.success());
+    place.umount();
+    place.assert_sound();
+}
+
+/// An archive lacked what had something mounted on it, and nobody said so; and a file that was mounted on another was taken for the volume's.
+#[test]
+fn an_export_says_what_is_hidden_by_other_mounts() {
+    let Some(place) = furnished() else { return };
+    place.write("foreign", b"of the host");
+    place.mount("");
+    if !host_mount(&place, &["-t", "tmpfs", "none", "mnt/docs/old"])
+        || !host_mount(&place, &["--bind", "foreign", "mnt/docs/b.txt"])
+    {
+        return;
+    }
+    fs::write(place.mounted("docs/old/secret"), b"x").unwrap();
+    let said = [
+        "docs/old: something is mounted on it; what the volume has there is left out",
+        "docs/b.txt: something is mounted on it",
+    ];
+    for line in ["export mnt out.tar", "export mnt out", "cp -r mnt:/docs copy"] {
+        let said = if line.starts_with("cp") { [&said[0][5..], &said[1][5..]] } else { said };
+        place.line(line).expect(1, &said);
+    }
+    let listed = place.command("tar", &["-tf", "out.tar"]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("docs/a.txt") && !listed.contains("secret") && !listed.contains("b.txt"), "{listed}");
+    for copy in ["out/docs", "copy"] {
+        assert!(place.path(copy).join("a.txt").exists());
+        assert!(!place.path(copy).join("b.txt").exists() && !place.path(copy).join("old").exists(), "{copy}");
+    }
+    // Who leaves out what is mounted gets the directory, as from cp(1), and no error.
+    place.line("cp -rx mnt:/docs alone").ok();
+    assert_eq!(fs::read_dir(place.path("alone/old")).unwrap().count(), 0);
+    fs::create_dir_all(place.path("host/inside")).unwrap();
+    if host_mount(&place, &["-t", "tmpfs", "none", "host/inside"]) {
+        fs::write(place.path("host/inside/secret"), b"x").unwrap();
+        place.line("import -qx host mnt:/host").ok();
+        assert_eq!(fs::read_dir(place.mounted("host/inside")).unwrap().count(), 0);
+    }
+}
+
+/// An image was emptied while a daemon had it mounted, and what it had was gone.
+#[test]
+fn an_image_in_a_volume_is_not_emptied_while_it_is_mounted() {
+    let Some(place) = furnished() else { return };
+    place.line("mkfs -q --size 16M inner.img").ok();
+    place.line("cp inner.img vol.img:/inner.img").ok();
+    place.line("ln -s inner.img vol.img:/way").ok();
+    let lines = [
+        "tee vol.img:/inner.img",
+        "tee vol.img:/way",
+        "truncate -s 0 vol.img:/inner.img",
+        "truncate -s -4096 vol.img:/way",
+        "ln -f vol.img:/docs/a.txt vol.img:/inner.img",
+        "ln -sf docs vol.img:/inner.img",
+    ];
+    let judge = |said: &str| {
+        for line in lines {
+            place.line(line).expect(1, &[": is ", said]);
+            assert_eq!(place.line("stat -c %s:%F vol.img:/inner.img").ok().text(), "16777216:regular file\n", "{line}");
+        }
+    };
+    // What is a volume, and is not in use, is left alone as well.
+    judge("name another file");
+    place.mount("");
+    judge("name another file");
+    fs::create_dir(place.path("inner")).unwrap();
+    place.line("mount mnt/inner.img inner").ok();
+    judge("in use");
+    fs::write(place.path("inner/f"), b"kept").unwrap();
+    place.line("umount inner").ok();
+    place.line("fsck -n mnt/inner.img").expect(0, &[]);
+    // What loses nothing is nothing to be refused, nor is what is no volume.
+    place.line("truncate -s +4096 vol.img:/inner.img").ok();
+    for line in [
+        "tee vol.img:/docs/a.txt",
+        "tee vol.img:/link",
+        "truncate -s 0 vol.img:/docs/a.txt",
+        "ln -sf docs vol.img:/way",
+    ] {
+        place.line(line).ok();
+    }
+    place.umount();
+    place.assert_sound();
+}
+
 #[test]
 fn figures_are_live() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };

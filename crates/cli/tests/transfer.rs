@@ -574,6 +574,85 @@ fn what_follows_the_end_of_an_archive_is_told() {
     }
 }
 
+/// A hard link of an archive became a further name of whatever was at the name of its first one, where that was not taken.
+#[test]
+fn a_hard_link_of_an_archive_is_none_to_another_file() {
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir hl one; echo NEWER > hl/a; ln hl/a hl/b; ln hl/a hl/c; tar -cf hl.tar -C hl a b c; echo OLD > one/a
+         touch -d @1000000 one/a; printf NEWER > one/large; truncate -s 1M one/large; ln one/large one/link
+         tar -cf cut.tar -C one large link",
+    );
+    for (number, (options, code, said)) in [
+        ("--exclude=a", 1, "is a further name of a, which is left out"),
+        ("--skip-existing", 1, "another file has the first of its names"),
+        ("", 1, "could not be had under the first of its names"),
+        ("--replace", 0, ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = format!("v.img:/{number}");
+        bench.myriad(&["import", "-q", "--exclude=l*", "one", &target], 0);
+        let mut words = vec!["import", "hl.tar", &target];
+        words.extend(Some(options).filter(|option| !option.is_empty()));
+        let found = bench.myriad(&words, code);
+        assert!(found.contains(said), "{options}: {found}");
+        let files = bench.shell(&format!("myriad ls {target}; myriad cat {target}/a"));
+        let expected = if code == 0 { "a\nb\nc\nNEWER\n" } else { "a\nOLD\n" };
+        assert_eq!(files, expected, "{options}");
+    }
+    // One that was brought before is the file itself.
+    let said = bench.myriad(&["import", "--skip-existing", "hl.tar", "v.img:/3"], 0);
+    assert!(said.contains("3 there already"), "{said}");
+    bench.shell("myriad rm v.img:/3/b; myriad import -q --skip-existing hl.tar v.img:/3");
+    assert_eq!(bench.shell("myriad stat -c %h v.img:/3/b"), "3\n");
+    bench.check();
+}
+
+/// As above, of a first name whose entry made no sense: the sink never hears of it.
+#[test]
+fn a_hard_link_to_an_entry_that_is_refused_is_none_to_another_file() {
+    let bench = Bench::new();
+    bench.shell("mkdir hl; echo NEWER > hl/a; ln hl/a hl/b; tar -b 1 -cf hl.tar -C hl a b; echo OLD > old");
+    let mut archive = fs::read(bench.path("hl.tar")).unwrap();
+    // Of a type that nobody knows; the sum of the header's bytes is in octal digits.
+    archive[156] = b'Z';
+    archive[148..156].fill(b' ');
+    let sum: u32 = archive[..512].iter().map(|&byte| u32::from(byte)).sum();
+    archive[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    fs::write(bench.path("hl.tar"), &archive).unwrap();
+    bench.shell("myriad mkdir v.img:/t; myriad cp old v.img:/t/a");
+    let said = bench.myriad(&["import", "hl.tar", "v.img:/t"], 1);
+    assert!(said.contains("is of the unknown type") && said.contains("is a further name of a, which"), "{said}");
+    assert_eq!(bench.shell("myriad ls v.img:/t"), "a\n");
+}
+
+/// The pipe was opened before anybody looked for signals, and opening it waits for somebody to write to it.
+#[test]
+fn an_import_that_waits_for_a_pipe_can_be_interrupted() {
+    let bench = Bench::new();
+    bench.shell("mkfifo pipe");
+    let mut import = bench.command(&["import", "pipe", "v.img:/x"]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&import), rustix::process::Signal::INT).unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while import.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > end {
+            import.kill().unwrap();
+            import.wait().unwrap();
+            panic!("it still waits");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = import.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    bench.check();
+    // One that somebody writes to is read, and one that may not be is named.
+    bench.shell("mkdir t; echo x > t/f; tar -cf t.tar t; cat t.tar > pipe & myriad import -q pipe v.img:/x; wait");
+    assert_eq!(bench.shell("myriad cat v.img:/x/t/f"), "x\n");
+}
+
 /// The error of a directory that was left was told of the next file, which was not made.
 #[test]
 fn a_directory_that_cannot_be_finished_costs_no_other_file() {

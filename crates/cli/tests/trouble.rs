@@ -214,11 +214,15 @@ fn what_was_made_over_a_volume_is_not_repaired_unasked() {
 fn a_new_volume_bears_no_marks_of_what_was_there() {
     const SIZE: u64 = 256 << 20;
     let place = Place::new();
-    let marks: [(u64, &[u8]); 4] = [
+    let marks: [(u64, &[u8]); 8] = [
         (0x10040, b"_BHRfS_M"),
         (0x20000 + 37 * 1024, &0x00ba_b10c_u64.to_le_bytes()),
         (0x255c, b"\x54\x19\x01\x00"),
         (SIZE - (64 << 10), b"\xfc\x4e\x2b\xa9"),
+        (0x4000, b"SKUL\xba\xbe"),
+        (1 << 20, b"\x0d\xd0\x01\xc0"),
+        (SIZE - 1024, b"Intel Raid ISM Cfg Sig. "),
+        (SIZE - (128 << 10) + 5 * 1024, &0x00ba_b10c_u64.to_be_bytes()),
     ];
     let make = || {
         let file = std::fs::File::create(place.path("vol.img")).unwrap();
@@ -669,6 +673,35 @@ fn what_the_host_has_no_room_for_is_not_said_to_be_imported() {
     let said = said.expect(1, &["has no room", "make room there and try again"]);
     let summary = said.json();
     assert_eq!((&summary["files"], &summary["complete"]), (&0.into(), &false.into()), "{said:?}");
+}
+
+/// Of an archive that was cut short as well, only that was told, and that what came before was there: the volume had not been closed then.
+#[test]
+fn what_the_host_has_no_room_for_is_not_said_to_be_there() {
+    let place = Place::new();
+    let Some(_host) = SmallHost::mount(&place, 6) else { return };
+    std::fs::create_dir(place.path("source")).unwrap();
+    for number in 0..20 {
+        place.write(&format!("source/{number}"), &[7; 100_000]);
+    }
+    let tar = place.command("tar", &["-cf", "whole.tar", "source"]).status().expect("tar");
+    assert!(tar.success());
+    let whole = bytes(&place.path("whole.tar"));
+    place.write("cut.tar", &whole[..whole.len() * 9 / 10]);
+    place.line("mkfs --quiet --size 64M host/vol.img").ok();
+    // All the room that there is.
+    let mut filler = std::fs::File::create(place.path("host/filler")).unwrap();
+    while std::io::Write::write(&mut filler, &[7; 4096]).is_ok_and(|count| count > 0) {}
+    for line in ["import cut.tar host/vol.img:/all", "import --json cut.tar host/vol.img:/all"] {
+        let said = place.line(line).expect(1, &["ends at byte", "has no room", "make room there and try again"]);
+        assert!(!said.err.contains("is there; the rest is not"), "{said:?}");
+    }
+    // As long as all can be written, it is there.
+    drop(filler);
+    std::fs::remove_file(place.path("host/filler")).unwrap();
+    let said = place.line("import cut.tar host/vol.img:/all").expect(1, &["ends at byte", "is there; the rest is not"]);
+    assert!(!said.err.contains("has no room"), "{said:?}");
+    place.line("fsck -n host/vol.img").expect(0, &[]);
 }
 
 /// The summary counted, and told as there, a file that was begun; of an archive even all that went into it.

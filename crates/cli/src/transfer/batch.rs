@@ -261,7 +261,7 @@ pub struct Feed {
     pub name: Option<String>,
     /// What the sink is not to be given, of a source that does not leave it out itself (archives).
     pub excludes: Excludes,
-    /// Whether a directory's entries may come after it was left (archives).
+    /// Whether a directory's entries may come after it was left, and hard links name the file by its path alone (archives).
     pub is_unordered: bool,
     /// Whether the threads end by themselves when the sink goes. One that waits for a pipe does not.
     pub joins: bool,

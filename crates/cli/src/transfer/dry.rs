@@ -57,6 +57,14 @@ impl<T: Target> Target for Dry<T> {
         }
     }
 
+    fn hands_down_acl(&self, _: &Self::Dir) -> bool {
+        false
+    }
+
+    fn drop_acls(&self, _: &Self::Dir) -> Result<()> {
+        Ok(())
+    }
+
     fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
         self.check_free(dir.as_ref(), name, true).map(|()| None)
     }

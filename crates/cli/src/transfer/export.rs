@@ -7,15 +7,16 @@ use super::destination::Destination;
 use super::dry::Dry;
 use super::existing::{self, Existing, Rules};
 use super::host_target::{self, HostTarget, open_directory};
+use super::host_tree::Mounts;
 use super::run::{self, Options, Tally};
-use super::target::Keep;
+use super::target::{Keep, Target};
 use super::writer::Writer;
 use super::{
     ExistingArgs, PATTERNS, ReportArgs, SelectArgs, host, host_tree, owner_or_source, parse_owner, session, summarize,
     tell_made, volume_tree,
 };
 use crate::context::Context;
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, Failure, and_closed, host_error, image_name};
 use crate::show::name::join;
 use crate::status::Status;
 use crate::verb::{Command, Example};
@@ -104,11 +105,15 @@ impl Command for Export {
         let volume = Opened::open(&self.source.image, Access::Read, &self.open.mount_options())?;
         let result = self.transfer(context, &volume);
         let closed = volume.close();
-        let (tally, result) = result?;
+        let (tally, result) = match result {
+            Ok(done) => done,
+            Err(error) => return and_closed(Err(error), closed),
+        };
+        tally.tell_stops(context, None);
         // Standard output may be the archive.
         let json = self.report.json && !self.is_stdout();
         summarize(context, Self::NAME, self.select.done("exported", self.existing), &tally, json)?;
-        result.and(closed)?;
+        and_closed(result, closed)?;
         Ok(context.status())
     }
 }
@@ -285,9 +290,8 @@ impl Export {
                 // An archive that goes to standard output may end up in the tree.
                 let stdout = rustix::fs::fstat(rustix::stdio::stdout()).ok().filter(|_| self.is_stdout());
                 let left_out = stdout.map(|stat| (host::link_key(&stat), "the archive that it would be exported to"));
-                // What is mounted inside is not the volume's.
                 let options = host_tree::Options {
-                    one_file_system: true,
+                    mounts: Mounts::Foreign,
                     follow: true,
                     links: true,
                     count,
@@ -331,16 +335,19 @@ impl Export {
             let mut writer = Writer::new(target, top, None, keep, rules, false);
             return Ok(run::run(context, self.feed(context, volume, wanted)?, &mut writer, self.options(tell)));
         }
-        match std::fs::create_dir(&self.target) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        let is_new = match std::fs::create_dir(&self.target) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let next = "make the directory that it is to be in first";
                 return Err(Failure::new(image_name(&self.target), host_error(&error), next).into());
             }
-            other => other.at(image_name(&self.target))?,
+            other => other.at(image_name(&self.target)).map(|()| true)?,
+        };
+        let (top, target) = (open_directory(&self.target)?, target());
+        if is_new {
+            target.drop_acls(&top).at(image_name(&self.target))?;
         }
-        let top = open_directory(&self.target)?;
-        let mut writer = Writer::new(target(), Rc::clone(&top), None, keep, rules, false);
+        let mut writer = Writer::new(target, Rc::clone(&top), None, keep, rules, false);
         let feed = self.feed(context, volume, wanted)?;
         let (mut tally, result) = run::run(context, feed, &mut writer, self.options(tell));
         // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.

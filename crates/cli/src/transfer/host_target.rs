@@ -23,6 +23,8 @@ pub struct HostTarget {
     lost: RefCell<Lost>,
     is_replacing: Cell<bool>,
     guard: Guard,
+    /// Of a volume that is mounted: its device. What is mounted inside is not the volume's.
+    device: Option<u64>,
 }
 
 impl HostTarget {
@@ -30,7 +32,12 @@ impl HostTarget {
     pub fn new(place: Vec<u8>, guard: Guard) -> Self {
         limits::raise_open_files();
         rustix::process::umask(Mode::empty());
-        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard }
+        Self { place, lost: RefCell::default(), is_replacing: Cell::new(false), guard, device: None }
+    }
+
+    /// In a volume that is mounted, and has this device: directories of others in it are EXDEV.
+    pub fn of_mount(place: Vec<u8>, guard: Guard, device: u64) -> Self {
+        Self { device: Some(device), ..Self::new(place, guard) }
     }
 
     /// Opens the directory to begin in; symbolic links that the user gave are followed.
@@ -40,10 +47,13 @@ impl HostTarget {
     }
 
     /// Attributes of an open file. The owner comes first: changing it takes away set-user-ID and capabilities. Then what
-    /// a mode could forbid.
+    /// a mode could forbid. The mode comes after the ACL of the directory went, whose mask it would become.
     fn set(&self, file: &OwnedFd, attrs: &Attrs, name: &[u8], xattrs: &[u8]) -> Result<()> {
         if let Some((uid, gid)) = attrs.owner {
             rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        if attrs.drops_acl {
+            if_there(rustix::fs::fremovexattr(file, acl::ACCESS))?;
         }
         let mut attrs = *attrs;
         attrs.narrow(self.set_xattrs(&Named::Open(file.as_fd()), name, xattrs)?);
@@ -62,6 +72,14 @@ impl HostTarget {
             let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             rustix::fs::chownat(dir, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
             if let Some(mode) = attrs.mode.filter(|mode| mode & 0o6000 != 0 && !is_symlink) {
+                rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+            }
+        }
+        if attrs.drops_acl && !is_symlink {
+            if_there(rustix::fs::lremovexattr(Named::path(dir.as_fd(), name), acl::ACCESS))?;
+            let made = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode as u16 & 0o7777;
+            // The directory's ACL has narrowed the mode that it was made with.
+            if let Some(mode) = attrs.mode.filter(|&mode| mode != made) {
                 rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
             }
         }
@@ -119,6 +137,14 @@ impl HostTarget {
     fn create(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?)
+    }
+}
+
+/// Of removing an attribute: it is as well if there is none, or if the file system has no such attributes.
+fn if_there(removed: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match removed {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        removed => removed,
     }
 }
 
@@ -205,11 +231,27 @@ impl Target for HostTarget {
 
     fn open_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Rc::new(rustix::fs::openat(dir, name, flags, Mode::empty())?))
+        let opened = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        if let Some(device) = self.device
+            && rustix::fs::fstat(&opened)?.st_dev != device
+        {
+            return Err(Errno::XDEV.into());
+        }
+        Ok(Rc::new(opened))
     }
 
     fn stat_dir(&self, dir: &Self::Dir) -> Result<Found> {
         found(&rustix::fs::fstat(dir)?)
+    }
+
+    fn hands_down_acl(&self, dir: &Self::Dir) -> bool {
+        let mut none = [0_u8; 0];
+        rustix::fs::fgetxattr(dir, acl::DEFAULT, &mut none[..]).is_ok()
+    }
+
+    fn drop_acls(&self, dir: &Self::Dir) -> Result<()> {
+        [acl::ACCESS, acl::DEFAULT].into_iter().try_for_each(|name| if_there(rustix::fs::fremovexattr(dir, name)))?;
+        Ok(())
     }
 
     fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir> {
@@ -257,7 +299,9 @@ impl Target for HostTarget {
             FileType::BlockDevice => HostType::BlockDevice,
             FileType::File | FileType::Directory | FileType::Symlink => unreachable!("these have calls of their own"),
         };
-        let mode = Mode::from_raw_mode(attrs.mode.unwrap_or(0o600).into());
+        // Nobody gets in by an ACL that is still to go.
+        let mask = if attrs.drops_acl { 0o700 } else { 0o7777 };
+        let mode = Mode::from_raw_mode((attrs.mode.unwrap_or(0o600) & mask).into());
         rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
         let made = self.set_named(dir, name, attrs, xattrs, false);
         self.undo(dir, name, made)

@@ -5,6 +5,7 @@ use super::delete::Deletion;
 use super::dry::Dry;
 use super::existing::{self, Look, Rules};
 use super::host_target::{self, HostTarget};
+use super::host_tree::Mounts;
 use super::run::{self, Options, Tally};
 use super::target::Keep;
 use super::volume_target::{self, VolumeTarget};
@@ -14,7 +15,7 @@ use super::{
     summarize, tell_made, tell_path, top, top_mounted,
 };
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, and_closed, image_name};
 use crate::show::name::join;
 use crate::status::Status;
 use crate::verb::{Command, Example};
@@ -23,6 +24,7 @@ use anyhow::Result;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +40,7 @@ pub struct Import {
     /// Give all files to this owner instead of their own
     #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
-    /// Leave out what is mounted inside the source
+    /// Leave out what is mounted inside the source; the directory that it is mounted on comes empty
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// With --update, of a directory: remove what is in the target and not in the source
@@ -59,6 +61,21 @@ enum Source {
     Directory,
     /// Its name for messages, and its size, if that is known.
     Archive(Box<dyn std::io::Read + Send>, String, Option<u64>),
+}
+
+/// A pipe or device, opened by whoever reads it first: that waits until somebody writes to a pipe.
+struct Late {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Read for Late {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.file.is_none() {
+            self.file = Some(File::open(&self.path)?);
+        }
+        self.file.as_mut().map_or(Ok(0), |file| file.read(buffer))
+    }
 }
 
 impl Command for Import {
@@ -88,15 +105,19 @@ impl Command for Import {
         let start = Instant::now();
         let result = self.transfer(context, &volume, source);
         let closed = volume.close();
-        let (mut tally, result) = result?;
+        let (mut tally, result) = match result {
+            Ok(done) => done,
+            Err(error) => return and_closed(Err(error), closed),
+        };
         // Only now is it all durable.
         tally.elapsed = start.elapsed();
         if closed.is_err() {
             // What of it is durable only the volume knows.
             tally.forget_done();
         }
+        tally.tell_stops(context, closed.as_ref().err());
         summarize(context, Self::NAME, self.select.done("imported", self.existing), &tally, self.report.json)?;
-        result.and(closed)?;
+        and_closed(result, closed)?;
         Ok(context.status())
     }
 }
@@ -127,8 +148,12 @@ impl Import {
             }
         }
         let Some(metadata) = metadata else { return Ok(Source::Archive(Box::new(std::io::stdin()), name, None)) };
+        if !metadata.is_file() {
+            let late = Late { path: self.source.clone(), file: None };
+            return Ok(Source::Archive(Box::new(late), name, None));
+        }
         let file = File::open(&self.source).at(&name)?;
-        Ok(Source::Archive(Box::new(file), name, metadata.is_file().then_some(metadata.len())))
+        Ok(Source::Archive(Box::new(file), name, Some(metadata.len())))
     }
 
     /// `image`: that of the volume which it goes to.
@@ -145,7 +170,7 @@ impl Import {
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image that it would be imported into"));
                 let wanted = existing::wanted(self.existing.existing(), keep, look);
                 let options = host_tree::Options {
-                    one_file_system: self.one_file_system,
+                    mounts: if self.one_file_system { Mounts::Empty } else { Mounts::Enter },
                     follow: true,
                     links: true,
                     count: context.shows_progress(),
@@ -242,7 +267,8 @@ impl Import {
                 let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
                 let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
                 let feed = self.feed(context, source, image, keep, Box::new(look))?;
-                let target = HostTarget::new(dir.into_os_string().into_vec(), guard);
+                let device = mounted.files.device().at(&self.target)?;
+                let target = HostTarget::of_mount(dir.into_os_string().into_vec(), guard, device);
                 if is_dry {
                     let target = Dry { target, clears_way: self.delete };
                     let mut writer = Writer::new(target, Some(top), base, keep, rules(), is_unordered);

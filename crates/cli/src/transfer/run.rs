@@ -112,6 +112,17 @@ pub struct Tally {
     pub errors: u64,
     pub is_complete: bool,
     pub elapsed: Duration,
+    /// How far transfers came that ended early.
+    pub stops: Vec<Stop>,
+}
+
+/// A transfer that ended early.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    doing: &'static str,
+    /// The path of the last entry that was done.
+    after: String,
+    is_host_full: bool,
 }
 
 impl Tally {
@@ -135,6 +146,23 @@ impl Tally {
         self.errors += other.errors;
         self.is_complete &= other.is_complete;
         self.elapsed += other.elapsed;
+        self.stops.extend_from_slice(&other.stops);
+    }
+
+    /// Says how far transfers came that ended early: once the volume is closed, for until then what they made need not be there.
+    /// `unclosed`: what kept it from being closed.
+    pub fn tell_stops(&self, context: &Context, unclosed: Option<&anyhow::Error>) {
+        for stop in &self.stops {
+            let Stop { doing, after, .. } = stop;
+            let left = if stop.is_host_full || unclosed.is_some_and(is_host_full) {
+                "what of that is there, myriad ls shows; do it again once the host has room"
+            } else if unclosed.is_some() {
+                "what of that is there, myriad ls shows"
+            } else {
+                "that and all before it, in the order of the source, is there; the rest is not, and nothing that was there is lost"
+            };
+            context.note(&format!("myriad: {doing} stopped after {after}: {left}"));
+        }
     }
 
     /// Nothing was done, and nothing is there to be told of.
@@ -250,6 +278,10 @@ pub struct Options<'a> {
     pub tell: Option<Tell<'a>>,
 }
 
+/// What is said of a further name of a file that is not there under the first one, and what to do: another file is there, or none.
+const TAKEN: (&str, &str) = ("another file has the first of its names, and was left as it is", "copy it by itself");
+const LOST: (&str, &str) = ("could not be had under the first of its names", "see the error about that one");
+
 /// Inodes that were seen, for those that may have more names.
 type Links = HashMap<LinkKey, FirstName>;
 
@@ -261,6 +293,15 @@ enum FirstName {
     Unsure,
     /// Another file, which stays there.
     Taken,
+}
+
+/// Why the target does not have a file of an archive, or has another one under its name.
+#[derive(Clone, Copy)]
+enum Untaken {
+    Excluded,
+    /// What was there stays.
+    Existing,
+    Failed,
 }
 
 /// A file whose data is not all there yet.
@@ -278,6 +319,9 @@ struct Run<'a> {
     options: Options<'a>,
     tally: Tally,
     links: Links,
+    /// Of an archive, which names files by their paths only, those that were not taken. What has such a name in the target is
+    /// another file, which gets no further names.
+    untaken: Option<HashMap<Box<[u8]>, Untaken>>,
     /// The file that the sink has begun, and does not count before it is whole.
     coming: Option<Coming>,
     /// Whether the content of the last entry was taken.
@@ -302,6 +346,7 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         options,
         tally: Tally::default(),
         links: Links::new(),
+        untaken: feed.is_unordered.then(HashMap::new),
         coming: None,
         is_taken: false,
         name: feed.name.clone(),
@@ -343,13 +388,8 @@ pub fn run(context: &Context, mut feed: Feed, sink: &mut dyn Sink, options: Opti
         && tally.entries() > 0
         && !last.is_empty()
     {
-        let (doing, last) = (options.doing, Shown(&last));
-        let left = if is_host_full(error) {
-            "what of that is there, myriad ls shows; do it again once the host has room"
-        } else {
-            "that and all before it, in the order of the source, is there; the rest is not, and nothing that was there is lost"
-        };
-        context.note(&format!("myriad: {doing} stopped after {last}: {left}"));
+        let (doing, after) = (options.doing, Shown(&last).to_string());
+        tally.stops.push(Stop { doing, after, is_host_full: is_host_full(error) });
     }
     (tally, result)
 }
@@ -399,12 +439,27 @@ impl Run<'_> {
                 {
                     return Ok(());
                 }
+                if let Body::HardLink(source) = entry.body
+                    && let Some(why) = self.untaken(batch.get(source))
+                {
+                    self.refuse_link(batch.get(entry.path), batch.get(source), why);
+                    return Ok(());
+                }
                 let outcome = sink.entry(batch, &entry);
                 self.belated(sink);
                 let is_declined = matches!(outcome, Err(Fault::Declined));
                 let outcome = if is_declined { Some(Outcome::Skipped) } else { self.tolerate(outcome)? };
                 let is_done = outcome.is_some_and(Outcome::is_done);
                 self.is_taken = is_done && !matches!(entry.body, Body::HardLink(_));
+                let why_not = match outcome {
+                    None => Some(Untaken::Failed),
+                    Some(Outcome::Skipped | Outcome::Alike) => Some(Untaken::Existing),
+                    Some(_) => None,
+                };
+                self.note_taken(
+                    batch.get(entry.path),
+                    why_not.filter(|_| entry.meta.file_type() != FileType::Directory),
+                );
                 let Some(outcome) = outcome else { return Ok(()) };
                 let path = batch.get(entry.path);
                 let times = [Some(entry.meta.mtime), entry.meta.atime];
@@ -458,12 +513,16 @@ impl Run<'_> {
             Record::End if sink.is_ready() => {
                 let result = sink.end();
                 let coming = self.coming.take();
-                if let (Some(()), Some(coming)) = (self.tolerate(result)?, coming) {
-                    self.tally.files += 1;
-                    self.tally.bytes += coming.bytes;
-                    self.note_done(&coming.path, coming.has_clamped_times);
-                    self.links.extend(coming.link.map(|key| (key, FirstName::Made(coming.path.into_boxed_slice()))));
+                let is_whole = self.tolerate(result)?.is_some();
+                let Some(coming) = coming else { return Ok(()) };
+                if !is_whole {
+                    self.note_taken(&coming.path, Some(Untaken::Failed));
+                    return Ok(());
                 }
+                self.tally.files += 1;
+                self.tally.bytes += coming.bytes;
+                self.note_done(&coming.path, coming.has_clamped_times);
+                self.links.extend(coming.link.map(|key| (key, FirstName::Made(coming.path.into_boxed_slice()))));
             }
             Record::Data { .. } | Record::End => {}
             Record::Spoiled(problem) => {
@@ -493,7 +552,9 @@ impl Run<'_> {
 
     /// The rest of the file that was coming will not come.
     fn spoil(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        self.coming = None;
+        if let Some(coming) = self.coming.take() {
+            self.note_taken(&coming.path, Some(Untaken::Failed));
+        }
         let spoiled = sink.spoil();
         self.tolerate(spoiled).map(drop)
     }
@@ -514,14 +575,48 @@ impl Run<'_> {
                     "the first of its names was there, and without times nothing says whether it is this file's",
                     "give -p, or copy it by itself",
                 ),
-                Some(_) => ("another file has the first of its names, and was left as it is", "copy it by itself"),
-                None => ("could not be had under the first of its names", "see the error about that one"),
+                Some(_) => TAKEN,
+                None => LOST,
             };
             let error = Failure::new(Shown(batch.get(entry.path)), what, next);
             self.problem(Problem::new(error.into()));
             return false;
         }
         true
+    }
+
+    /// Why a file of an archive is not what the target has under its name.
+    fn untaken(&self, path: &[u8]) -> Option<Untaken> {
+        let untaken = self.untaken.as_ref()?;
+        if self.excludes.covers(path, false) {
+            return Some(Untaken::Excluded);
+        }
+        untaken.get(path).copied()
+    }
+
+    /// Whether the last entry at a path was taken; one archive may have several.
+    fn note_taken(&mut self, path: &[u8], why_not: Option<Untaken>) {
+        let Some(untaken) = &mut self.untaken else { return };
+        match why_not {
+            Some(why) => {
+                untaken.insert(path.into(), why);
+            }
+            None => {
+                untaken.remove(path);
+            }
+        }
+    }
+
+    /// A further name of a file that was not taken.
+    fn refuse_link(&mut self, path: &[u8], source: &[u8], why: Untaken) {
+        let excluded = format!("is a further name of {}, which is left out", Shown(source));
+        let (what, next) = match why {
+            Untaken::Excluded => (&*excluded, "leave out this one as well, or neither"),
+            Untaken::Existing => TAKEN,
+            Untaken::Failed => LOST,
+        };
+        self.problem(Problem::new(Failure::new(Shown(path), what, next).into()));
+        self.note_taken(path, Some(why));
     }
 
     fn problem(&mut self, problem: Problem) {

@@ -15,6 +15,9 @@ pub struct Attrs {
     pub owner: Option<(u32, u32)>,
     /// Of access and of modification.
     pub times: Option<(Time, Time)>,
+    /// The ACL goes that a new file has by the default ACL of its directory. With the source's mode it would give those whom it names what
+    /// the source denies them.
+    pub drops_acl: bool,
 }
 
 impl Attrs {
@@ -94,7 +97,7 @@ impl Keep {
             (Modes::Plain(mask), _) => plain & !mask,
         };
         let times = self.times.then(|| (meta.atime.unwrap_or(meta.mtime), meta.mtime));
-        Attrs { mode: Some(mode), owner, times }
+        Attrs { mode: Some(mode), owner, times, drops_acl: false }
     }
 
     /// What a new file gets. `group`: the directory that it is made in has setgid, and gives its group to what is new; a directory
@@ -123,6 +126,7 @@ impl Keep {
             mode: attrs.mode.filter(|_| self.keeps_modes()),
             owner: attrs.owner.filter(|_| !matches!(self.owner, Some(Owner::New(..)))),
             times: attrs.times,
+            drops_acl: false,
         }
     }
 
@@ -183,6 +187,10 @@ pub trait Target {
     fn given_group(&self, dir: &Self::Dir) -> Option<u32> {
         self.stat_dir(dir).ok().filter(|found| found.mode & SETGID != 0).map(|found| found.gid)
     }
+    /// Whether a directory has a default ACL, by which what is made in it has an ACL of its own.
+    fn hands_down_acl(&self, dir: &Self::Dir) -> bool;
+    /// Takes both its ACLs from a directory that was just made.
+    fn drop_acls(&self, dir: &Self::Dir) -> Result<()>;
     fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir>;
     /// Gives a directory its attributes, after its content.
     fn finish_dir(&self, dir: &Self::Dir, attrs: &Attrs, xattrs: &[u8]) -> Result<()>;

@@ -27,13 +27,24 @@ impl VolumeTarget {
     }
 
     /// Owner, mode and times in one change, after the data, because writing changes times; then the attributes, because
-    /// a new owner takes capabilities away.
+    /// a new owner takes capabilities away. The ACL of the directory goes before: the mode would become its mask.
     fn set(&self, node: Node, attrs: &Attrs, file: &[u8], xattrs: &[u8]) -> Result<()> {
+        if attrs.drops_acl {
+            self.drop_acl(node, acl::ACCESS)?;
+        }
         let set = set_attr(attrs);
         if set != SetAttr::default() {
             self.session.set_attr_node(node, set)?;
         }
         self.set_xattrs(node, attrs.mode, file, xattrs)
+    }
+
+    /// It is as well if there is none: links have none at all.
+    fn drop_acl(&self, node: Node, name: &[u8]) -> Result<()> {
+        match self.session.remove_xattr_node(node, name) {
+            Err(Error::Refused(Errno::NODATA | Errno::OPNOTSUPP)) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// `mode`: the one that the file has, if it was given one.
@@ -61,10 +72,12 @@ impl VolumeTarget {
     }
 
     /// A new file of any type but a directory, whole; on an error it is not there.
-    fn make(&self, dir: Node, name: &[u8], new: &CreateWith<'_>, xattrs: &[u8]) -> Result<()> {
+    fn make(&self, dir: Node, name: &[u8], new: &CreateWith<'_>, drops_acl: bool, xattrs: &[u8]) -> Result<()> {
         let node = self.session.create_with(dir, name, new)?.node();
         let mode = new.attr.mode;
-        let result = self.set_xattrs(node, mode, name, xattrs);
+        // The mode that it was given stays: nobody else has the volume, who could come in between.
+        let dropped = if drops_acl { self.drop_acl(node, acl::ACCESS) } else { Ok(()) };
+        let result = dropped.and_then(|()| self.set_xattrs(node, mode, name, xattrs));
         self.undo(dir, name, result)
     }
 
@@ -112,6 +125,14 @@ impl Target for VolumeTarget {
         self.session.stat_node(*dir).map(|stat| found(&stat))
     }
 
+    fn hands_down_acl(&self, dir: &Node) -> bool {
+        self.session.get_xattr_node(*dir, acl::DEFAULT).is_ok()
+    }
+
+    fn drop_acls(&self, dir: &Node) -> Result<()> {
+        [acl::ACCESS, acl::DEFAULT].into_iter().try_for_each(|name| self.drop_acl(*dir, name))
+    }
+
     fn make_dir(&self, dir: &Node, name: &[u8]) -> Result<Node> {
         self.session.mkdir_at(*dir, name, 0o755).map(|stat| stat.node())
     }
@@ -123,7 +144,7 @@ impl Target for VolumeTarget {
     fn make_whole(&self, dir: &Node, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let mode = attrs.mode.unwrap_or(0o644) | FileType::File.mode_bits();
         let new = CreateWith { mode, content: data, attr: set_attr(attrs), dont_cache: true, ..CreateWith::default() };
-        self.make(*dir, name, &new, xattrs)
+        self.make(*dir, name, &new, attrs.drops_acl, xattrs)
     }
 
     fn make_file(&self, dir: &Node, name: &[u8]) -> Result<Self::File> {
@@ -150,13 +171,13 @@ impl Target for VolumeTarget {
         // A link has no mode of its own.
         let attr = SetAttr { mode: None, ..set_attr(attrs) };
         let mode = FileType::Symlink.mode_bits();
-        self.make(*dir, name, &CreateWith { mode, content: target, attr, ..CreateWith::default() }, xattrs)
+        self.make(*dir, name, &CreateWith { mode, content: target, attr, ..CreateWith::default() }, false, xattrs)
     }
 
     fn make_node(&self, dir: &Node, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         let mode = attrs.mode.unwrap_or(0o644) | meta.file_type().mode_bits();
         let new = CreateWith { mode, rdev: meta.rdev, attr: set_attr(attrs), ..CreateWith::default() };
-        self.make(*dir, name, &new, xattrs)
+        self.make(*dir, name, &new, attrs.drops_acl, xattrs)
     }
 
     fn link(&self, (from, source): (&Node, &[u8]), (dir, name): (&Node, &[u8])) -> Result<()> {

@@ -7,6 +7,7 @@
 //!      renamed.
 //!   3. A directory gets its times, owner and attributes when it is left, after its content; all that are open are left
 //!      at the end, also after an interruption.
+//!   4. Where modes are kept, nothing new has an ACL that the source has not, though its directory has a default ACL.
 
 use super::acl;
 use super::batch::{Batch, Body, Entry, Meta};
@@ -32,6 +33,8 @@ struct Frame<D> {
     end: usize,
     /// The group that it gives to what is made in it.
     group: Option<u32>,
+    /// What is made in it gets an ACL.
+    hands_down_acl: bool,
     leave: Leave,
 }
 
@@ -84,14 +87,14 @@ impl<'a, T: Target> Writer<'a, T> {
         rules: impl Into<Rules<'a>>,
         is_unordered: bool,
     ) -> Self {
-        let group = given_group(&target, &top, keep);
+        let (group, hands_down_acl) = (given_group(&target, &top, keep), target.hands_down_acl(&top));
         Self {
             target,
             keep,
             rules: rules.into(),
             base,
             current: Vec::new(),
-            frames: vec![Frame { dir: top, end: 0, group, leave: Leave::Nothing }],
+            frames: vec![Frame { dir: top, end: 0, group, hands_down_acl, leave: Leave::Nothing }],
             open: None,
             finished: is_unordered.then(HashSet::new),
             temporaries: 0,
@@ -136,7 +139,7 @@ impl<'a, T: Target> Writer<'a, T> {
                 }
                 // Archives may leave directories out.
                 Err(Error::Refused(Errno::NOENT)) => {
-                    let made = self.target.make_dir(self.top(), name);
+                    let made = self.make_dir(name);
                     let attrs = Attrs { mode: Some(0o755 & !self.keep.modes.mask()), ..Attrs::default() };
                     (made.map_err(|error| self.fault(directory, error))?, Leave::Finish { attrs, xattrs: Vec::new() })
                 }
@@ -152,8 +155,18 @@ impl<'a, T: Target> Writer<'a, T> {
             self.current.push(b'/');
         }
         self.current.extend_from_slice(name);
-        let group = given_group(&self.target, &dir, self.keep);
-        self.frames.push(Frame { dir, end: self.current.len(), group, leave });
+        let (group, hands_down_acl) = (given_group(&self.target, &dir, self.keep), self.target.hands_down_acl(&dir));
+        self.frames.push(Frame { dir, end: self.current.len(), group, hands_down_acl, leave });
+    }
+
+    /// Makes a directory. What is then made in it is not to have the ACLs either that it does not keep.
+    fn make_dir(&self, name: &[u8]) -> Result<T::Dir, Error> {
+        let frame = self.last_frame();
+        let dir = self.target.make_dir(&frame.dir, name)?;
+        if frame.hands_down_acl && self.keep.keeps_modes() {
+            self.target.drop_acls(&dir)?;
+        }
+        Ok(dir)
     }
 
     /// A directory that got its times and is entered again must get them again.
@@ -161,7 +174,7 @@ impl<'a, T: Target> Writer<'a, T> {
         let Some(finished) = &self.finished else { return Leave::Nothing };
         match self.target.stat_dir(dir) {
             Ok(found) if finished.contains(&found.ino) => {
-                let attrs = Attrs { mode: None, owner: None, times: Some((found.atime, found.mtime)) };
+                let attrs = Attrs { times: Some((found.atime, found.mtime)), ..Attrs::default() };
                 Leave::Finish { attrs, xattrs: Vec::new() }
             }
             _ => Leave::Nothing,
@@ -203,6 +216,10 @@ impl<'a, T: Target> Writer<'a, T> {
             Error::Refused(Errno::NOTDIR | Errno::LOOP) => {
                 Failure::new(place, "is there, and is not a directory", "remove it, or choose another target").into()
             }
+            Error::Refused(Errno::XDEV) => {
+                let next = "unmount that first, or choose another target";
+                Failure::new(place, "something else is mounted there, or above it", next).into()
+            }
             error => match (&error, self.target.room()) {
                 (Error::Refused(Errno::NOSPC), Some(room)) => {
                     let what = format!("{}: {} are left in the volume", errno_text(Errno::NOSPC), size::exact(room));
@@ -237,7 +254,7 @@ impl<'a, T: Target> Writer<'a, T> {
             self.enter(path)?;
         } else {
             self.enter(parent)?;
-            let dir = match self.target.make_dir(self.top(), name) {
+            let dir = match self.make_dir(name) {
                 Ok(dir) => dir,
                 Err(Error::Refused(Errno::EXIST)) => {
                     is_new = false;
@@ -279,7 +296,9 @@ impl<'a, T: Target> Writer<'a, T> {
     ) -> Result<Placed<T::File>, Fault> {
         let (parent, name) = path::split(path);
         self.enter(parent)?;
-        let mut attrs = self.keep.attrs_of_new(meta, self.last_frame().group);
+        let frame = self.last_frame();
+        let mut attrs = self.keep.attrs_of_new(meta, frame.group);
+        attrs.drops_acl = frame.hands_down_acl && self.keep.keeps_modes();
         match make(&self.target, self.top(), name, &attrs) {
             Ok(file) => {
                 let (is_replacement, is_rewritten) = (false, false);
@@ -372,6 +391,7 @@ impl<'a, T: Target> Writer<'a, T> {
     /// gets more than they had by it.
     fn inherit(&self, attrs: &mut Attrs, meta: &Meta, name: &[u8], found: Option<Found>) {
         let Some(found) = found.filter(|_| is_file(meta, found) && !self.rules.removes) else { return };
+        attrs.drops_acl = self.last_frame().hands_down_acl;
         if !self.keep.keeps_modes() {
             attrs.mode = Some(found.mode & 0o777);
             attrs.narrow(self.target.acl(self.top(), name).as_deref().and_then(acl::group_bits));

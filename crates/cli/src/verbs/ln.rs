@@ -8,7 +8,7 @@ use crate::show::name::{self, put};
 use crate::show::quoted::Quoted;
 use crate::status::Status;
 use crate::verb::{Command, Example};
-use crate::volume::{self, Access, BackupArgs, ChangeArgs, Opened, Place, Volumes, canonical, way};
+use crate::volume::{self, Access, BackupArgs, ChangeArgs, Guard, Opened, Place, Volumes, canonical, way};
 use anyhow::Result;
 use myriad_engine::{Errno, Error, FileType, RenameMode};
 use std::collections::HashMap;
@@ -190,6 +190,7 @@ impl Ln {
                 if self.interactive && !work.asker.ask(work.context, &format!("ln: replace {}", link.quoted()))? {
                     return Ok(());
                 }
+                volume.check_replaced(&link, Guard::Always)?;
                 backup = self.backups.keep(volume, &link, source)?;
                 match &backup {
                     Some(kept) => {

@@ -34,7 +34,7 @@ pub struct Tee {
 impl Command for Tee {
     const NAME: &'static str = "tee";
     const ABOUT: &'static str = "Copy standard input to files and to standard output";
-    const DETAILS: &'static str = "Files that are missing are made; the others are emptied first, without -a. A file that can no longer be written is \
+    const DETAILS: &'static str = "Files that are missing are made; the others are emptied first, without -a, but for one that is a volume itself: that is refused. A file that can no longer be written is \
         told of, and the others get the rest; so is standard output, unless its reader went away: that ends the run. With --json standard output is not a copy, but says what was written.";
     const EXAMPLES: &'static [Example] = &[
         ("make 2>&1 | myriad tee vol.img:/build.log", "keeps what a command prints, and shows it"),
@@ -48,6 +48,9 @@ impl Command for Tee {
             for place in &self.files {
                 let how = OpenWrite { create: true, append: self.append, truncate: !self.append };
                 let opened = volumes.get(&place.image).and_then(|volume| {
+                    if !self.append {
+                        volume.check_cut(place)?;
+                    }
                     let file = volume.tree().open_write(&place.path, how).at(place)?;
                     // With `append` each write finds the end by itself.
                     Ok(Writing { place, file, offset: 0, is_well: true })

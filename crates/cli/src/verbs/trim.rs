@@ -1,7 +1,7 @@
 //! `trim`: free space goes back to the host.
 
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, and_closed, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use crate::show::name::put;
 use crate::show::size;
@@ -64,8 +64,7 @@ impl Trim {
                 let trimmed = trim_volume(volume.fs(), self.minimum).at(volume.name());
                 // Closed whatever came of it.
                 let closed = volume.close();
-                let trimmed = trimmed?;
-                closed?;
+                let trimmed = and_closed(trimmed, closed)?;
                 (target.to_owned(), trimmed)
             }
         };

@@ -86,7 +86,7 @@ impl Command for Truncate {
     const NAME: &'static str = "truncate";
     const ABOUT: &'static str = "Make files shorter or longer";
     const DETAILS: &'static str = "What is past the new size is gone; a file that becomes longer gets a hole, which reads as zeros and takes no space. \
-        A file that is missing is made, without -c.";
+        A file that is missing is made, without -c. One that is a volume itself is not made shorter.";
     const EXAMPLES: &'static [Example] = &[
         ("myriad truncate -s 0 vol.img:/log", "empties a file"),
         ("myriad truncate -s 10G vol.img:/disk", "makes a file of 10 GiB that takes no space yet"),
@@ -135,6 +135,9 @@ impl Truncate {
         let before = file.stat().at(place)?.size;
         let too_large = || Failure::new(place, "the size would be more than a file can have", "choose a smaller one");
         let after = size.apply(base.unwrap_or(before)).ok_or_else(too_large)?;
+        if after < before {
+            volume.check_cut(place)?;
+        }
         file.set_size(after).at(place)?;
         changes.tell(place, "size", String::new, |fields| {
             fields.insert("size".into(), after.into());

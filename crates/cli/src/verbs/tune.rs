@@ -1,7 +1,7 @@
 //! `tune`: the options of a volume, shown and changed.
 
 use crate::context::Context;
-use crate::failure::{At, Failure, image_name};
+use crate::failure::{At, Failure, and_closed, image_name};
 use crate::mount::control::{self, Daemon, Request};
 use crate::mount::options::is_of_the_mount;
 use crate::show::name::put;
@@ -124,8 +124,7 @@ impl Tune {
         let changed = volume.fs().tune(changes).at(volume.name());
         // Closed whatever came of it.
         let closed = volume.close();
-        changed?;
-        closed
+        and_closed(changed, closed)
     }
 
     fn show<'a>(&self, context: &Context, rows: impl Iterator<Item = (&'a Row, Shown, Option<Shown>)>) -> Result<()> {

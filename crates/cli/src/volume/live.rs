@@ -40,6 +40,11 @@ impl Live {
         Ok(Self { root })
     }
 
+    /// The number of its device, which all its files have.
+    pub fn device(&self) -> Result<u64> {
+        Ok(rustix::fs::fstat(&self.root)?.st_dev)
+    }
+
     /// The path on the host of a file: without symbolic links, but for a last one that is not to be followed.
     pub fn host_path(&self, path: &[u8], follow: bool) -> Result<PathBuf> {
         match self.find(path, follow) {

@@ -10,7 +10,7 @@ use super::meant;
 use super::place::is_same_file;
 use super::wait::patiently;
 use super::{Folder, Guard, Live, Names, OpenWrite, Place, ReadAt, Step, Tree, WriteAt};
-use crate::failure::{At, Failure, ToldBefore, image_name};
+use crate::failure::{At, Failure, ToldBefore, and_closed, image_name};
 use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon, Request};
 use crate::show::statfs::get_statfs;
@@ -343,7 +343,17 @@ impl Opened {
 
     /// Refuses if a file, a last link not followed, must not be replaced: it is a volume itself.
     pub fn check_replaced(&self, place: &Place, guard: Guard) -> Result<()> {
-        match self.tree().lstat(&place.path) {
+        self.check_volume(place, false, guard)
+    }
+
+    /// The same for one that is to lose what it holds, and that a last link may lead to.
+    pub fn check_cut(&self, place: &Place) -> Result<()> {
+        self.check_volume(place, true, Guard::Always)
+    }
+
+    fn check_volume(&self, place: &Place, follow: bool, guard: Guard) -> Result<()> {
+        let found = if follow { self.tree().stat(&place.path) } else { self.tree().lstat(&place.path) };
+        match found {
             Ok(stat) if stat.file_type() == FileType::File && stat.size > 0 => {}
             _ => return Ok(()),
         }
@@ -354,7 +364,7 @@ impl Opened {
                     Tree::open(&**volume, &place.path).and_then(|file| file.read_at(&mut head, 0)).at(place)?;
                 guard.check_content(&head[..length], &place.to_string())
             }
-            Self::Mounted(mounted) => guard.check(&mounted.files.host_path(&place.path, false).at(place)?),
+            Self::Mounted(mounted) => guard.check(&mounted.files.host_path(&place.path, follow).at(place)?),
         }
     }
 
@@ -449,12 +459,11 @@ impl Volumes {
         Ok(volume)
     }
 
-    /// Runs `work`, which may fail or be interrupted, and closes all volumes in either case. The work's own error
-    /// counts before one of closing.
+    /// Runs `work`, which may fail or be interrupted, and closes all volumes in either case; see [`and_closed`].
     pub fn finish(mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut result = work(&mut self);
         for (_, volume) in self.open {
-            result = result.and(volume.close());
+            result = and_closed(result, volume.close());
         }
         result
     }

@@ -334,6 +334,91 @@ fn no_group_gets_what_an_acl_gave_to_others() {
     assert!(said.trim() == "640" && told.contains("could not be kept"), "{said}{told}");
 }
 
+/// What is made in a directory with a default ACL has one of its own, and the users whom that names had rights which the source denies.
+#[test]
+fn no_user_gets_by_a_default_acl_what_a_source_denies() {
+    const FILES: &[&str] = &["small", "large", "holes", "fifo", "d", "d/in", "d/e", "d/e/in"];
+    let Some(place) = MountPlace::with_volume(64 << 20) else { return };
+    shell(
+        &place,
+        "umask 022; mkdir -p s/d/e t; cd s; echo new > small; echo new > d/in; echo new > d/e/in; mkfifo fifo
+         head -c 300000 /dev/urandom > large; truncate -s 1M holes; printf x | dd of=holes bs=1 seek=500000 conv=notrunc status=none
+         chmod 660 small large holes fifo d/in d/e/in; chmod 770 d d/e; cp -a . ../old; cp -a . ../flat; cd ..
+         rm -r flat/d; touch -d @5 old/small old/large old/holes; setfacl -d -m u:1234:rwx,g::r t",
+    );
+    for name in ["s", "t"] {
+        place.line(&format!("import -q {name} vol.img:/{name}")).ok();
+    }
+    let mut findings = Vec::new();
+    let mut judge = |line: &str, made: &str, files: &[&str], is_inherited: bool| {
+        let look = |file: &str| {
+            let said = place.command("getfacl", &["-n", "--skip-base", &format!("{made}/{file}")]).output().unwrap();
+            let mode = place.path(made).join(file).symlink_metadata().unwrap();
+            (said.stdout.is_empty(), std::os::unix::fs::MetadataExt::mode(&mode) & 0o777)
+        };
+        for &file in files {
+            let expected = if ["d", "d/e"].contains(&file) { 0o770 } else { 0o660 };
+            let (is_bare, mode) = look(file);
+            if is_bare == is_inherited || !is_inherited && mode != expected {
+                findings.push(format!("{line}: {file}: {mode:o}, bare: {is_bare}"));
+            }
+        }
+    };
+    for (target, is_mounted) in [("vol.img:/t", false), ("vol.img:/t", true), ("t", false)] {
+        let kind = if is_mounted { "mounted" } else { "closed" };
+        let at = |name: &str| format!("{target}/{kind}-{name}");
+        if is_mounted {
+            place.mount("");
+        }
+        let mut lines = vec![format!("cp -a s {}", at("a")), format!("cp -rp vol.img:/s {}", at("p"))];
+        lines.push(format!("cp -r s {}", at("plain")));
+        match target {
+            "t" => lines.push(format!("export -q vol.img:/s {}", at("export"))),
+            _ => {
+                lines.push(format!("import -q s {}", at("import")));
+                for option in ["update", "replace"] {
+                    place.line(&format!("cp -r --preserve=timestamps old {}", at(option))).ok();
+                    place.line(&format!("import -q --{option} flat {}", at(option))).ok();
+                }
+            }
+        }
+        lines.iter().for_each(|line| drop(place.line(line).ok()));
+        if !is_mounted {
+            place.mount("");
+        }
+        let seen = |name: &str| format!("{}/{kind}-{name}", target.replace("vol.img:", "mnt"));
+        for line in &lines {
+            let made = seen(line.rsplit_once('-').unwrap().1);
+            judge(line, &made, FILES, line.ends_with("plain"));
+        }
+        if target != "t" {
+            for option in ["update", "replace"] {
+                judge(option, &seen(option), &["small", "large", "holes"], false);
+            }
+        }
+        place.umount();
+    }
+    assert!(findings.is_empty(), "\n{}", findings.join("\n"));
+    place.assert_sound();
+}
+
+/// A file that is written anew, without its own ACL, got the one that the directory hands down.
+#[test]
+fn no_user_gets_by_a_default_acl_what_a_replaced_file_denied() {
+    let place = Place::with_volume(16 << 20);
+    shell(&place, "umask 022; mkdir t; echo old > t/f; chmod 660 t/f; setfacl -d -m u:1234:rwx,g::r t; echo new > new");
+    place.line("import -q t vol.img:/t").ok();
+    place.line("cp new t/f").ok();
+    place.line("cp new vol.img:/t/f").ok();
+    place.line("export -q vol.img:/t out").ok();
+    for file in ["t/f", "out/f"] {
+        shell(
+            &place,
+            &format!("test -z \"$(getfacl --skip-base {file})\"; test $(stat -c %a {file}) = 660; grep -q new {file}"),
+        );
+    }
+}
+
 /// `cp -b x~ x` would make the backup of `x` under the name of the file that it copies.
 #[test]
 fn no_backup_takes_the_place_of_the_source() {

@@ -18,6 +18,7 @@ use super::batch::{Entry, Feed, Meta, Wanted};
 use super::existing::{self, Existing, Rules};
 use super::holes::Holes;
 use super::host_target::{HostTarget, open_directory};
+use super::host_tree::Mounts;
 use super::link::Linking;
 use super::run::{self, Done, Options, Outcome, Tally};
 use super::stream::StreamSink;
@@ -70,7 +71,7 @@ pub struct Cp {
     /// Copy all operands into this directory
     #[arg(short, long, value_name = "DIRECTORY", value_parser = operand(), conflicts_with = "no_target_directory")]
     target_directory: Option<Operand>,
-    /// Leave out what is mounted inside a source
+    /// Leave out what is mounted inside a source; the directory that it is mounted on comes empty
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// Which zeros are not stored
@@ -176,12 +177,13 @@ impl Command for Cp {
                 Ok(())
             })
         });
+        // Errors of single operands are none of these: the volume could not be closed, and what of it is durable only it knows.
+        let is_lost = |error: &&anyhow::Error| failure::kind(error) == Kind::Error;
+        let lost = done.as_ref().err().filter(|_| matches!(target, Operand::Volume(_))).filter(is_lost);
+        total.tell_stops(context, lost);
         if self.json && has_begun {
             total.is_complete = done.is_ok();
-            // Errors of single operands are none of these: the volume could not be closed, and what of it is durable only it knows.
-            if matches!(target, Operand::Volume(_))
-                && done.as_ref().is_err_and(|error| failure::kind(error) == Kind::Error)
-            {
+            if lost.is_some() {
                 total.forget_done();
             }
             summarize(context, Self::NAME, Done { did: "copied", is_dry: false }, &total, true)?;
@@ -361,7 +363,7 @@ impl Cp {
             }
             Side::Host(directory) | Side::Mounted(_, _, directory) => {
                 let mask = umask();
-                let made = HostTarget::new(place.clone(), self.replace.guard());
+                let made = self.host_target(target, place.clone())?;
                 let top = open_directory(directory)?;
                 let made = Made::make(context, made, top, (above, &parents), &place, self.verbose);
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask.into()));
@@ -409,6 +411,14 @@ impl Cp {
         self.keep.keep(may_give.then_some(Owner::AsSource), mask)
     }
 
+    fn host_target(&self, target: &Side, path: Vec<u8>) -> Result<HostTarget> {
+        let guard = self.replace.guard();
+        Ok(match target {
+            Side::Mounted(mounted, place, _) => HostTarget::of_mount(path, guard, mounted.files.device().at(place)?),
+            _ => HostTarget::new(path, guard),
+        })
+    }
+
     fn transfer(
         &self,
         context: &Context,
@@ -433,7 +443,7 @@ impl Cp {
             }
             Goal::Host { dir, base } => {
                 let top = open_directory(&dir)?;
-                let target = HostTarget::new(dir.as_os_str().as_bytes().to_vec(), self.replace.guard());
+                let target = self.host_target(target, dir.as_os_str().as_bytes().to_vec())?;
                 let rules = self.rules(context, answers, linking);
                 let mut writer = Writer::new(target, top, Some(base), keep, rules, false);
                 let result = run::run(context, feed, &mut writer, options);
@@ -509,7 +519,11 @@ impl Cp {
                 let image = target.image().and_then(|image| rustix::fs::stat(image).ok());
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image of the volume that it would go to"));
                 let options = host_tree::Options {
-                    one_file_system: self.one_file_system,
+                    mounts: match source {
+                        _ if self.one_file_system => Mounts::Empty,
+                        Side::Mounted(..) => Mounts::Foreign,
+                        _ => Mounts::Enter,
+                    },
                     // Of a file that is to be linked nothing is read.
                     follow: follow != Follow::Never && (!makes_links || source.is_link()),
                     follow_all: (follow == Follow::Always).then(|| follow_links(source, path)).transpose()?,

@@ -134,6 +134,10 @@ impl<T: Target> Made<T> {
     /// Gives them their attributes: what is in them is done, so their times and modes can be what they are to be.
     pub fn finish(&self, parents: &[Parent], keep: Keep) -> Result<()> {
         for ((dir, is_new), parent) in self.directories.iter().zip(parents).rev() {
+            if *is_new && keep.keeps_modes() {
+                // The ones that the directory above hands down.
+                self.target.drop_acls(dir).at(Shown(&parent.operand))?;
+            }
             let attrs = match is_new {
                 true => keep.attrs_of_new(&parent.meta, self.target.given_group(dir)),
                 false => keep.attrs_of_old(&parent.meta),

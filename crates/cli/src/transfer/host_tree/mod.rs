@@ -35,11 +35,22 @@ const READERS: usize = 4;
 /// What is asked of a stream at a time: pipes give no more.
 const STREAM_SIZE: usize = 64 << 10;
 
+/// What becomes of that which is mounted inside a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mounts {
+    /// It is taken.
+    #[default]
+    Enter,
+    /// The directory that it is mounted on comes without it.
+    Empty,
+    /// The tree is a volume's, and what is mounted there hides files of the volume: that is a problem.
+    Foreign,
+}
+
 /// Which part of a tree, and how.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Do not enter what is mounted inside.
-    pub one_file_system: bool,
+    pub mounts: Mounts,
     /// If the beginning itself is a symbolic link, take what it refers to.
     pub follow: bool,
     /// Take what the symbolic links below the beginning refer to.
@@ -128,12 +139,14 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let (jobs, received) = sync_channel(READERS);
     let received = Arc::new(Mutex::new(received));
     for _ in 0..READERS {
-        let (received, reader) = (Arc::clone(&received), Reader::new(&place, &options, &claims));
+        let mut reader = Reader::new(&place, &options, &claims);
+        // Elsewhere the files of one file system may differ in this number: those of overlayfs do.
+        reader.device = Some(stat.st_dev).filter(|_| options.mounts == Mounts::Foreign);
+        let received = Arc::clone(&received);
         feed.spawn(move || read_jobs(&received, reader));
     }
     feed.spawn(move || {
-        let device = options.one_file_system.then_some(stat.st_dev);
-        let _ = Walker::new(place, slots, jobs, device, &options).walk(top);
+        let _ = Walker::new(place, slots, jobs, stat.st_dev, &options).walk(top);
     });
     Ok(feed)
 }
@@ -283,6 +296,13 @@ fn count(root: OwnedFd, gauge: &Gauge) {
 fn problem(place: &[u8], path: &[u8], errno: Errno) -> Problem {
     let is_unreadable = matches!(errno, Errno::ACCESS | Errno::PERM);
     Problem { error: Failure::new(Shown(&join(place, path)), errno_text(errno), "").into(), is_unreadable }
+}
+
+/// Something hides what the volume has at a path.
+fn hidden(place: &[u8], path: &[u8]) -> Problem {
+    let place = Shown(&join(place, path)).to_string();
+    let what = "something is mounted on it; what the volume has there is left out";
+    Problem::new(Failure::new(place, what, "unmount that, or do this while the volume is not mounted").into())
 }
 
 fn read_jobs(jobs: &Mutex<Receiver<Job>>, mut reader: Reader) {

@@ -4,7 +4,9 @@ use super::super::batch::{
     Body, Entry, Gone, LinkKey, Meta, Outlet, PART_SIZE, Problem, Record, Segment, Span, WHOLE_MAX, Wanted,
 };
 use super::super::host::{self, Named, Xattrs};
-use super::{Claims, Directory, LeftOut, Options, STREAM_SIZE, entry, open_directory, problem, rest_of_stream, stream};
+use super::{
+    Claims, Directory, LeftOut, Options, STREAM_SIZE, entry, hidden, open_directory, problem, rest_of_stream, stream,
+};
 use crate::failure::Failure;
 use crate::show::name::{Shown, join};
 use myriad_engine::Errno;
@@ -18,6 +20,8 @@ pub struct Reader {
     /// Where the tree is, for messages.
     pub place: Arc<[u8]>,
     left_out: Option<LeftOut>,
+    /// The only file system whose files are taken.
+    pub device: Option<u64>,
     links: bool,
     wanted: Option<Wanted>,
     claims: Arc<Claims>,
@@ -33,6 +37,7 @@ impl Reader {
         Self {
             place: Arc::clone(place),
             left_out: options.left_out,
+            device: None,
             links: options.links,
             wanted: options.wanted.clone(),
             claims: Arc::clone(claims),
@@ -144,6 +149,7 @@ impl Reader {
                 outlet.push(Record::Entry(entry))?;
                 rest_of_stream(&file, (&self.place, &whole_path()), outlet)
             }
+            Ok(Opened::Hidden) => outlet.push(Record::Problem(hidden(&self.place, &whole_path()))),
             Ok(Opened::LeftOut) => {
                 let place = Shown(&join(&self.place, &whole_path())).to_string();
                 let what = format!("is {}; left out", self.left_out.map_or("", |(_, what)| what));
@@ -171,6 +177,9 @@ impl Reader {
         // Opening is the test for a regular file, too: device nodes must not be opened for a look, so ask first where
         // the type is not plain from the directory. `statat` costs less than the failed open.
         let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if self.device.is_some_and(|device| device != stat.st_dev) {
+            return Ok(Opened::Hidden);
+        }
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return self.other(directory, name, &stat, outlet);
         }
@@ -342,6 +351,8 @@ enum Opened {
     Stream(Entry, OwnedFd),
     /// The one that is left out.
     LeftOut,
+    /// Something is mounted on it.
+    Hidden,
 }
 
 /// Whether a file is no longer what it was, as far as anybody can tell: every change sets its change time.

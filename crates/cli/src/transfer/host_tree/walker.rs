@@ -2,7 +2,7 @@
 
 use super::super::batch::{Gone, Problem, Slots};
 use super::super::exclude::Excludes;
-use super::{Directory, Item, JOB_ITEMS, Job, Links, Options, list, open_directory, problem};
+use super::{Directory, Item, JOB_ITEMS, Job, Links, Mounts, Options, hidden, list, open_directory, problem};
 use crate::failure::Failure;
 use crate::show::name::{Shown, join};
 use myriad_engine::Errno;
@@ -16,8 +16,9 @@ pub struct Walker {
     place: Arc<[u8]>,
     slots: Slots,
     jobs: SyncSender<Job>,
-    /// The only file system to be in.
-    device: Option<u64>,
+    /// The file system that the tree begins in.
+    device: u64,
+    mounts: Mounts,
     follow_all: Option<Links>,
     excludes: Excludes,
     job: Option<Job>,
@@ -31,9 +32,9 @@ type Below = (Vec<u8>, Option<PathBuf>);
 type Id = (u64, u64);
 
 impl Walker {
-    pub fn new(place: Arc<[u8]>, slots: Slots, jobs: SyncSender<Job>, device: Option<u64>, options: &Options) -> Self {
-        let (follow_all, excludes) = (options.follow_all.clone(), options.excludes.clone());
-        Self { place, slots, jobs, device, follow_all, excludes, job: None, number: 0 }
+    pub fn new(place: Arc<[u8]>, slots: Slots, jobs: SyncSender<Job>, device: u64, options: &Options) -> Self {
+        let (mounts, follow_all, excludes) = (options.mounts, options.follow_all.clone(), options.excludes.clone());
+        Self { place, slots, jobs, device, mounts, follow_all, excludes, job: None, number: 0 }
     }
 
     pub fn walk(&mut self, top: Arc<Directory>) -> Result<(), Gone> {
@@ -56,7 +57,12 @@ impl Walker {
                 Ok(((stat.st_dev, stat.st_ino), fd))
             });
             match opened {
-                Ok(((device, _), _)) if self.device.is_some_and(|only| only != device) => {}
+                Ok(((device, _), fd)) if device != self.device && self.mounts != Mounts::Enter => match self.mounts {
+                    Mounts::Foreign => self.push(Item::Problem(hidden(&self.place, &path)), b"")?,
+                    Mounts::Empty | Mounts::Enter => {
+                        self.push(Item::Directory(Arc::new(Directory { fd, path })), b"")?
+                    }
+                },
                 Ok((id, _)) if self.follow_all.is_some() && stack.iter().any(|(.., above)| *above == id) => {
                     let place = Shown(&join(&self.place, &path)).to_string();
                     let what = "leads back to a directory that it is in; left out";

@@ -17,6 +17,7 @@ use crate::transfer::batch::{
 use crate::transfer::path::{self, PATH_MAX};
 use myriad_engine::{FileType, Time};
 use myriad_format::xattr::{self, AttrIter};
+use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::mem;
 
@@ -28,7 +29,8 @@ const GLOBAL_MAX: u64 = 64 << 10;
 /// Reads an archive to its end.
 pub fn read(input: impl Read, outlet: &mut Outlet) -> Result<(), Gone> {
     let input = Input { reader: BufReader::with_capacity(BATCH_SIZE, input), back: None };
-    let mut reader = Reader { input, offset: 0, outlet, global: Vec::new(), member: Member::default() };
+    let (global, member, refused) = (Vec::new(), Member::default(), HashSet::new());
+    let mut reader = Reader { input, offset: 0, outlet, global, member, refused };
     match reader.run() {
         Ok(()) => {}
         Err(Stop::Gone) => return Err(Gone),
@@ -116,6 +118,8 @@ struct Reader<'a, R> {
     /// Records of the last header for all entries.
     global: Vec<u8>,
     member: Member,
+    /// Paths of entries that were refused. What the target has there is another file, which gets no further names.
+    refused: HashSet<Vec<u8>>,
 }
 
 impl<R: Read> Reader<'_, R> {
@@ -307,9 +311,16 @@ impl<R: Read> Reader<'_, R> {
         };
         let name = member.path(block);
         match self.deliver(block, &name, member, data) {
-            Ok(()) => {}
+            Ok(()) if self.refused.is_empty() => {}
+            // An archive may have several entries of one path, of which the last one counts.
+            Ok(()) => {
+                if let Ok(path) = path::clean(&name) {
+                    self.refused.remove(&path);
+                }
+            }
             Err(Trouble::Stop(stop)) => return Err(stop),
             Err(Trouble::Refusal(Refusal(what))) => {
+                self.refused.extend(path::clean(&name));
                 let place = format!("archive: entry {} at byte {offset}", Shown(&name[..name.len().min(1000)]));
                 self.outlet.push(Record::Problem(Problem::new(Failure::new(place, what, "").into())))?;
             }
@@ -398,7 +409,11 @@ impl<R: Read> Reader<'_, R> {
         let mut entry = Entry { path, meta, xattrs, link: None, body: Body::None };
         entry.body = match kind {
             b'1' => {
-                Body::HardLink(batch.add(&path::clean(&link).map_err(|what| format!("the name it links to {what}"))?))
+                let source = path::clean(&link).map_err(|what| format!("the name it links to {what}"))?;
+                if self.refused.contains(&source) {
+                    return Err(format!("is a further name of {}, which cannot be had", Shown(&source)).into());
+                }
+                Body::HardLink(batch.add(&source))
             }
             b'2' if link.is_empty() || link.len() > PATH_MAX || link.contains(&0) => {
                 return Err("a symbolic link to what cannot be a path".into());

@@ -6,7 +6,7 @@ use super::found::{Found, followed};
 use super::print;
 use crate::ask::Asker;
 use crate::context::Context;
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, Failure, and_closed, host_error, image_name};
 use crate::show::name::join;
 use crate::show::owner::Owners;
 use crate::volume::{Access, Folder, Opened, Place, Tree};
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
             expression.each_command(&mut |exec| waiting.extend(exec.many.map(|number| (number, exec.clone()))));
             waiting.into_iter().try_for_each(|(number, exec)| self.run_batch(&exec, number))
         });
-        result.and(self.searched.close())
+        and_closed(result, self.searched.close())
     }
 
     fn place(&mut self, start: &Place, expression: &Expression) -> Result<()> {
