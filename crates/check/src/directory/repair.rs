@@ -10,7 +10,7 @@ use myriad_format::Ino;
 use myriad_format::choices::Directory;
 use myriad_format::dir::LIST_END;
 use myriad_format::inode::S_IFDIR;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// Directories that the root does not lead to.
 #[derive(Default)]
@@ -140,8 +140,39 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Gives inodes that nothing names the names that lie behind the last blocks of directories; the others.
+    fn name_from_beyond(
+        &mut self,
+        beyond: &BTreeMap<Ino, (Ino, Vec<u8>)>,
+        strays: Vec<Added>,
+    ) -> Result<Vec<Added>, CheckError> {
+        let mut found: BTreeMap<Ino, Vec<Added>> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for stray in strays {
+            match beyond.get(&stray.ino) {
+                Some((directory, name)) => {
+                    found.entry(*directory).or_default().push(Added { name: name.clone(), ..stray });
+                }
+                None => rest.push(stray),
+            }
+        }
+        for (directory, added) in found {
+            self.change_directories()?;
+            let mut names = match directory_kind(&self.superblock) {
+                Directory::Indexed => self.names_made(directory)?,
+                _ => self.names_of(directory)?.into_keys().collect(),
+            };
+            let (new, others): (Vec<Added>, _) = added.into_iter().partition(|added| names.insert(added.name.clone()));
+            rest.extend(others);
+            let done = self.append_what_fits(directory, &new)?;
+            self.act(format!("directory {directory}: took {done} names from behind its last block"));
+            rest.extend(new.into_iter().skip(done));
+        }
+        Ok(rest)
+    }
+
     /// Adds as many names to a directory, from the first on, as there is room for; how many.
-    pub(super) fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
+    fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
         let (mut done, mut count) = (0, added.len());
         while count > 0 {
             if self.if_room(|repair| repair.append(directory, &added[done..done + count]))? {

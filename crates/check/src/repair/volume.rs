@@ -76,7 +76,7 @@ pub(crate) struct Repair<'a> {
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
     pub(crate) made: BTreeMap<Ino, Made>,
-    /// Names that lie behind the last entry block of a directory, by what they name.
+    /// Names that lie behind the last entry block or node of a directory, by what they name.
     pub(crate) beyond: BTreeMap<Ino, (Ino, Vec<u8>)>,
     /// Blocks that inodes name and that do not say so themselves: somebody else's, or nobody's.
     pub(crate) suspects: Vec<(Ino, FsBlock)>,
