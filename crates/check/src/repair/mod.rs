@@ -47,7 +47,7 @@ use crate::superblock;
 use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
-use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
+use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header, unit};
 use myriad_log::{Applied, LogPlace};
 use room::Room;
 use std::cell::RefCell;
@@ -444,8 +444,7 @@ fn bring_home(
         let mut home = buf.clone();
         let Some(applied) = overlay.apply(block, &mut buf) else { continue };
         count += 1;
-        let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
-        if let Some(kind) = kind {
+        if let Some(kind) = unit::kind_of(&reader.geometry, &reader.volume, block, &home, &buf) {
             // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
             overlay.apply_to_units(block, kind, &reader.volume, &mut home);
             write_home(reader, block, &home, &[])?;
