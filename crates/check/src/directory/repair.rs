@@ -1,6 +1,6 @@
 //! Repair, second half: directories from the root down, inodes without a name, and the counts that follow from names.
 
-use super::entries::{entry_at, length_at, next_entry, parse};
+use super::entries::{Entry, entry_at, length_at, next_entry, parse};
 use super::fix::{Added, DIR_TYPE, Pass};
 use crate::context::directory_kind;
 use crate::options::CheckError;
@@ -9,7 +9,7 @@ use crate::slots::inode_at;
 use myriad_format::Ino;
 use myriad_format::choices::Directory;
 use myriad_format::dir::LIST_END;
-use myriad_format::inode::S_IFDIR;
+use myriad_format::inode::{RawInode, S_IFDIR};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// Directories that the root does not lead to.
@@ -249,9 +249,36 @@ impl Repair<'_> {
     /// The directories that a directory names, as far as can be read, and the hashes of the names.
     fn subdirectories(&mut self, directory: Ino) -> Result<Vec<(Ino, u64)>, CheckError> {
         let raw = self.raw(directory)?;
-        let runs = of_kind!(directory_kind(&self.superblock), runs(self, directory, &raw))?;
         let mut children = Vec::new();
-        for (run, mut is_torn) in runs {
+        self.for_each_name(directory, &raw, &mut |repair, entry, is_torn| {
+            if repair.item(entry.ino).is_none_or(|item| item.file_type != DIR_TYPE) {
+                return;
+            }
+            let hash = repair.hasher.hash(entry.name);
+            if !is_torn || repair.is_believed(directory, entry, hash) {
+                children.push((entry.ino, hash));
+            }
+        })?;
+        Ok(children)
+    }
+
+    /// What a directory names, as far as can be read, and the hashes of the names. No inode need have been found yet.
+    pub(crate) fn names_in(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Ino, u64)>, CheckError> {
+        let mut names = Vec::new();
+        self.for_each_name(directory, raw, &mut |repair, entry, _| {
+            names.push((entry.ino, repair.hasher.hash(entry.name)));
+        })?;
+        Ok(names)
+    }
+
+    /// Hands the entries of a directory to `f`, as far as they can be read, and whether each is torn.
+    fn for_each_name(
+        &mut self,
+        directory: Ino,
+        raw: &RawInode,
+        f: &mut dyn FnMut(&mut Self, &Entry<'_>, bool),
+    ) -> Result<(), CheckError> {
+        for (run, mut is_torn) in of_kind!(directory_kind(&self.superblock), runs(self, directory, raw))? {
             // As `fix_entries` goes through them.
             let mut at = 0;
             while at < run.len() {
@@ -263,20 +290,13 @@ impl Repair<'_> {
                 };
                 let entry = entry_at(&run, at);
                 at += length;
-                let Ok(entry) = entry else {
-                    is_torn = true;
-                    continue;
-                };
-                if self.item(entry.ino).is_none_or(|item| item.file_type != DIR_TYPE) {
-                    continue;
-                }
-                let hash = self.hasher.hash(entry.name);
-                if !is_torn || self.is_believed(directory, &entry, hash) {
-                    children.push((entry.ino, hash));
+                match entry {
+                    Ok(entry) => f(self, &entry, is_torn),
+                    Err(_) => is_torn = true,
                 }
             }
         }
-        Ok(children)
+        Ok(())
     }
 
     /// The directory for strays and its path, made if need be: the root directory, if there is no room for one of their own.

@@ -65,6 +65,10 @@ pub(crate) struct Repair<'a> {
     pub(crate) are_trees_old: bool,
     /// The log, once the groups are written.
     pub(super) unmade_log: Option<super::UnmadeLog>,
+    /// Blocks of inodes that were torn.
+    pub(crate) torn: BTreeSet<FsBlock>,
+    /// Inodes of these whose names were not found where they say.
+    pub(crate) doubted: BTreeSet<Ino>,
     /// Nodes of the inode trees that were found, which are nobody else's.
     pub(crate) inode_trees: BTreeSet<FsBlock>,
     /// Ascending by number.

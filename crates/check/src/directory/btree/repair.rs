@@ -124,7 +124,7 @@ pub(in crate::directory) fn runs(
 ) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
     if raw.fork_code() == fork::INLINE {
         let data = repair.data_in_body(directory, raw)?;
-        return Ok(vec![(packed(&body_of(&data)), false)]);
+        return Ok(vec![(packed(&body_of(&data)), repair.is_in_torn(directory))]);
     }
     let (extents, _) = repair.blocks_of_map(directory, raw);
     let found = repair.find_entries(directory, raw, &extents).0;
@@ -329,6 +329,7 @@ impl Repair<'_> {
         let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
         let (block, _) = self.geometry.locate(directory).expect("items have a block");
         let mut data = self.body_data(block, at)?;
+        let torn_from = self.body_torn_from(directory, raw);
         let mut keys = HashSet::new();
         let (mut byte, mut len) = (0, data.len());
         while byte < data.len() {
@@ -355,7 +356,7 @@ impl Repair<'_> {
             }
             let hash = self.hasher.hash(entry.name);
             let (name, ino) = (entry.name.to_vec(), entry.ino);
-            match self.judge(directory, &entry, hash, false, &mut pass, queue) {
+            match self.judge(directory, &entry, hash, byte > torn_from, &mut pass, queue) {
                 Err(why) => {
                     self.act(format!("directory {directory}: dropped {}: {why}", name.escape_ascii()));
                     free_entry(&mut data[start..byte]);

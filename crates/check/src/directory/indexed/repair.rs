@@ -45,7 +45,8 @@ pub(in crate::directory) fn visit(
             let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
             let (block, _) = repair.geometry.locate(directory).expect("items have a block");
             let mut data = repair.body_data(block, at)?;
-            let mut len = repair.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+            let torn_from = repair.body_torn_from(directory, &raw);
+            let mut len = repair.fix_entries(directory, FileBlock(0), &mut data, torn_from, &mut pass, queue)?;
             // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
             // take the place of what was cut.
             let rest = &mut data[len..];
@@ -87,7 +88,7 @@ pub(in crate::directory) fn runs(
     let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
     match raw.fork_code() {
         fork::INLINE => {
-            runs.push((repair.data_in_body(directory, raw)?, false));
+            runs.push((repair.data_in_body(directory, raw)?, repair.is_in_torn(directory)));
         }
         _ if raw.is_dir_in_blocks() => {
             let (extents, _) = repair.blocks_of_map(directory, raw);
@@ -336,7 +337,8 @@ impl Repair<'_> {
         let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, block_size);
         let mut entries = buf[ENTRIES_OFFSET..tail].to_vec();
         let live_before = pass.live;
-        let len = self.fix_entries(directory, file_block, &mut entries, is_torn, pass, queue)?;
+        let torn_from = if is_torn { 0 } else { usize::MAX };
+        let len = self.fix_entries(directory, file_block, &mut entries, torn_from, pass, queue)?;
         buf[ENTRIES_OFFSET..][..len].copy_from_slice(&entries[..len]);
         buf[ENTRIES_OFFSET + len..].fill(0);
         let live = (pass.live - live_before) as usize;
