@@ -2,15 +2,18 @@
 
 mod common;
 
-use common::{Builder, Image, Logged, SHAPE, SMALL, Sample, Shape, VOLUME, sample, sample_later, write_log};
+use common::{Builder, Image, Logged, SHAPE, SMALL, Sample, Shape, VOLUME, Worn, sample, sample_later, write_log};
 use myriad_check::{Options, Progress, Report, check, number};
 use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
-use myriad_format::choices::{Choices, Directory};
+use myriad_format::choices::{Choices, Directory, Inodes, Space};
+use myriad_format::inode::RawInode;
 use myriad_format::log::unit;
-use myriad_format::superblock::{Superblock, state::IN_USE};
-use myriad_format::unit::UNIT_SIZE;
+use myriad_format::superblock::Superblock;
+use myriad_format::superblock::state::{CLEAN, IN_USE};
+use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockKind, FsBlock, header};
 use myriad_sim::rng;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -141,6 +144,56 @@ fn entries_beside_those_in_the_log_stay_damaged() {
     old.image.write(block, &bytes);
     let report = run(&old.image, false);
     assert!(is_told(&report), "{}", text(&report.findings));
+}
+
+/// The first unit of a block was gone at home, and the log had changes of the fourth one. Replay took that for a block with a header: it gave the
+/// unit no checksum, and the repair emptied it.
+#[test]
+fn units_keep_what_the_log_has_of_them_without_the_first_one() {
+    let linear = Choices { directory: Directory::Linear, ..SHAPE.choices };
+    let tables = SHAPE.with(Space::Bitmap, Inodes::Static);
+    for shape in [tables, Shape { choices: linear, ..SHAPE }] {
+        let old = sample(Shape { log_blocks: 150, ..shape });
+        let geometry = old.image.geometry;
+        // A byte that no checksum lies beside: of a time of an inode, or behind the last entry of a unit.
+        let (block, unit) = match shape.has_table() {
+            true => (geometry.locate(old.image.root).unwrap().0.offset_by(1), 3 * UNIT_SIZE),
+            false => (old.image.blocks_of(BlockKind::LinearEntries, old.big.0)[0], 3 * UNIT_SIZE),
+        };
+        let ino = shape.has_table().then(|| geometry.ino(block, 3 * 4 + 1));
+        let byte = match ino {
+            Some(_) => unit + UnitHeader::SIZE + offset_of!(RawInode, atime),
+            None => unit + UNIT_SIZE - 1,
+        };
+        let new = Image { device: Arc::new(old.image.device.clone_image()), ..old.image };
+        let mut bytes = new.read(block);
+        bytes[byte] ^= 1;
+        new.write(block, &bytes);
+        let atime = ino.map(|ino| new.inode(ino).atime);
+        write_checkpoint(&old.image, &new, &[]);
+        assert_eq!(run(&old.image, false).finding_count, 0, "the log has a change");
+        let start = block.0 << geometry.block_bits;
+        for (what, zeroed) in [("unreadable", 0), ("zeros", UNIT_SIZE), ("no magic", 4)] {
+            let repaired = |state: u32| {
+                let image = Image { device: Arc::new(old.image.device.clone_image()), ..old.image };
+                image.change_superblock(|sb| sb.state.set(state));
+                image.device.write(start, &vec![0; zeroed]).unwrap();
+                let sector = start..start + UNIT_SIZE as u64;
+                let bad = if zeroed == 0 { vec![sector] } else { Vec::new() };
+                let options = Options { repair: true, ..Options::default() };
+                let report = check(Worn::new(image.device.clone(), bad), None, &options).unwrap();
+                assert!(report.is_sound(), "{what}: {}", text(&report.remaining));
+                let totals = report.totals;
+                let atime = ino.map(|ino| image.inode(ino).atime);
+                ([totals.inodes, totals.entries, totals.directories], atime, report.actions)
+            };
+            // Closed cleanly, it has no log.
+            let (without, _, _) = repaired(CLEAN);
+            let (with, after, actions) = repaired(IN_USE);
+            assert_eq!(with, without, "{what}: {actions:#?}");
+            assert_eq!(after, atime, "{what}");
+        }
+    }
 }
 
 /// The superblock was damaged, and a change of it lay in the log. Repair gave what stood there a checksum before it wrote what a copy says: a power

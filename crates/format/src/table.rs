@@ -93,6 +93,22 @@ impl Geometry {
         if self.has_table() { BlockKind::InodeTable } else { BlockKind::Inode }
     }
 
+    /// What the units of a block are that lies in its group's fixed place for them; `None` elsewhere.
+    pub fn units_at(&self, block: FsBlock) -> Option<BlockKind> {
+        if block.0 >= self.block_count {
+            return None;
+        }
+        let (ag, at) = (self.ag_of(block), self.ag_block_of(block).0);
+        let lies_in = |start: u32, blocks: u32| (start..start + blocks).contains(&at);
+        [
+            (self.block_bitmap_start(ag), self.block_bitmap_blocks(ag), BlockKind::BlockBitmap),
+            (self.inode_bitmap_start(ag), self.inode_bitmap_blocks(ag), BlockKind::InodeBitmap),
+            (self.table_start(ag), self.table_blocks(ag), BlockKind::InodeTable),
+        ]
+        .into_iter()
+        .find_map(|(start, blocks, kind)| lies_in(start, blocks).then_some(kind))
+    }
+
     /// Byte of its block at which the inode in a slot begins.
     #[inline]
     pub fn inode_offset(&self, slot: u32) -> usize {

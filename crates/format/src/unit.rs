@@ -7,9 +7,10 @@
 //! A block of units has no [`crate::BlockHeader`]. All its units are of one kind, and begin with the magic number of that kind. What a header says of
 //! volume and address is in the checksum's seed: a unit of another volume, or one that a misdirected write brought, has a wrong checksum.
 
+use crate::choices::Map;
 use crate::kind::BlockKind;
 use crate::on_disk::on_disk;
-use crate::{Corrupt, FsBlock};
+use crate::{Corrupt, FsBlock, Geometry};
 use zerocopy::little_endian::{U32, U64};
 
 /// Bytes of a unit: what a device writes as one.
@@ -72,6 +73,27 @@ pub fn verify_one(unit: &[u8], kind: BlockKind, volume: &[u8; 16], block: FsBloc
     Ok(())
 }
 
+/// The kind of the units of a block, though its first one may be damaged: a log can have changes of the others. What lies in its group's fixed place
+/// is known by that. Elsewhere it is what the first bytes say of `laid`, the block with the log's changes; or where they say nothing, what the first unit
+/// is that was right in `home`, the block without them. `None`: it has no units.
+pub fn kind_of(geometry: &Geometry, volume: &[u8; 16], block: FsBlock, home: &[u8], laid: &[u8]) -> Option<BlockKind> {
+    let told = BlockKind::of(laid).filter(|kind| kind.is_of_units());
+    if let Some(kind) = geometry.units_at(block).or(told) {
+        return Some(kind);
+    }
+    if BlockKind::of(laid).is_some() {
+        return None;
+    }
+    home.chunks_exact(UNIT_SIZE).enumerate().find_map(|(number, unit)| {
+        let may_be = |kind: &BlockKind| match kind {
+            BlockKind::Pointers => geometry.map == Map::Blocks,
+            kind => *kind == BlockKind::LinearEntries,
+        };
+        let kind = BlockKind::of(unit).filter(may_be)?;
+        verify_one(unit, kind, volume, block, number as u32).is_ok().then_some(kind)
+    })
+}
+
 /// Verifies all units of a block; the error is that of the first one that is wrong.
 pub(crate) fn verify(bytes: &[u8], kind: BlockKind, volume: &[u8; 16], block: FsBlock) -> Result<(), Corrupt> {
     bytes
@@ -91,10 +113,41 @@ pub(crate) fn verify_owner(bytes: &[u8], block: FsBlock, owner: u64) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::header;
+    use crate::{AgBlock, AgNo, header};
 
     const KIND: BlockKind = BlockKind::BlockBitmap;
     const VOLUME: [u8; 16] = [7; 16];
+
+    #[test]
+    fn the_first_unit_need_not_say_what_its_block_is() {
+        let geometry = Geometry { map: Map::Blocks, ..crate::table::testing::geometry(12) };
+        let ag = AgNo(1);
+        let [bitmap, inodes, table, free] = [
+            geometry.block_bitmap_start(ag),
+            geometry.inode_bitmap_start(ag),
+            geometry.table_start(ag),
+            geometry.first_data_block(ag),
+        ]
+        .map(|at| geometry.fs_block(ag, AgBlock(at)));
+        let zeros = vec![0; 4096];
+        let kind = |block, bytes: &[u8]| kind_of(&geometry, &VOLUME, block, bytes, bytes);
+        assert_eq!(kind(bitmap, &zeros), Some(BlockKind::BlockBitmap));
+        assert_eq!(kind(inodes, &zeros), Some(BlockKind::InodeBitmap));
+        assert_eq!(kind(table, &zeros), Some(BlockKind::InodeTable));
+        assert_eq!(kind(FsBlock(table.0 - geometry.ag_blocks() as u64), &zeros), Some(BlockKind::InodeTable));
+        assert_eq!(kind(free, &zeros), None);
+        assert_eq!(kind(geometry.fs_block(ag, AgBlock(1)), &zeros), None);
+        for units in [BlockKind::Pointers, BlockKind::LinearEntries] {
+            let mut block = vec![0; 4096];
+            header::init(&mut block, units, VOLUME, 3, free);
+            header::seal_at(&mut block, &VOLUME, free, 5);
+            block[..3 * UNIT_SIZE].fill(0);
+            assert_eq!(kind(free, &block), Some(units));
+            assert_eq!(kind(FsBlock(free.0 + 1), &block), None, "they are another block's");
+            block[..4].copy_from_slice(&BlockKind::Attributes.magic().to_le_bytes());
+            assert_eq!(kind(free, &block), None);
+        }
+    }
 
     #[test]
     fn damage_of_a_unit_is_found_and_its_neighbours_are_sound() {

@@ -129,6 +129,17 @@ impl Repair<'_> {
                 new[at..at + 4].copy_from_slice(&sum.to_le_bytes());
             }
         }
+        if worn.is_some() {
+            // What cannot be read comes last: as long as it cannot, the next repair knows that the rest is as it was written. Once it
+            // can, half of a block that is torn says nothing.
+            let missing = self.reader.read_each_sector(table, &mut contents);
+            header::reseal(&mut new, &self.reader.volume, table);
+            self.reader.write_sectors(table, &new, &missing).map_err(|source| {
+                let offset = table.0 << self.geometry.block_bits;
+                CheckError::Io { op: "write", offset, source }
+            })?;
+            self.flush()?;
+        }
         write(&self.reader, table, &mut new)?;
         self.act(format!(
             "checksums of data, block {table}: lost and written anew; blocks of data that agree with what was left: {agree}, \

@@ -88,13 +88,13 @@ impl Repair<'_> {
 
     /// Puts packed entries right in place; how many bytes of them can be kept. An entry may lie in two sectors of which one
     /// is older, or zeros where it could not be read. It goes by itself, with what lies before the next one that can be told by its tag if it
-    /// does not say where that begins; and those behind it are held to what torn ones are.
+    /// does not say where that begins; and those behind it are held to what torn ones are, as are those that end past `torn_from`.
     pub(crate) fn fix_entries(
         &mut self,
         directory: Ino,
         file_block: FileBlock,
         bytes: &mut [u8],
-        mut is_torn: bool,
+        mut torn_from: usize,
         pass: &mut Pass,
         queue: &mut VecDeque<Ino>,
     ) -> Result<usize, CheckError> {
@@ -112,14 +112,14 @@ impl Repair<'_> {
                 ));
                 EntryHeader::read_mut(&mut bytes[at..]).length.set(skipped as u16);
                 free_entry(&mut bytes[at..next]);
-                is_torn = true;
+                torn_from = 0;
                 at = next;
                 continue;
             };
             let Ok(entry) = entry_at(bytes, at) else {
                 self.act(format!("directory {directory}: dropped what is at byte {byte} of entry block {file_block}"));
                 free_entry(&mut bytes[at..at + length]);
-                is_torn = true;
+                torn_from = 0;
                 at += length;
                 continue;
             };
@@ -130,7 +130,7 @@ impl Repair<'_> {
             let position = position(file_block, at as u32, self.reader.block_size());
             let hash = self.hasher.hash(entry.name);
             let name = entry.name.escape_ascii().to_string();
-            match self.judge(directory, &entry, hash, is_torn, pass, queue) {
+            match self.judge(directory, &entry, hash, at + length > torn_from, pass, queue) {
                 Err(why) => {
                     self.act(format!("directory {directory}: dropped {name}: {why}"));
                     free_entry(&mut bytes[at..at + length]);

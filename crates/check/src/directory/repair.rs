@@ -1,6 +1,6 @@
 //! Repair, second half: directories from the root down, inodes without a name, and the counts that follow from names.
 
-use super::entries::{entry_at, length_at, next_entry, parse};
+use super::entries::{Entry, entry_at, length_at, next_entry, parse};
 use super::fix::{Added, DIR_TYPE, Pass};
 use crate::context::directory_kind;
 use crate::options::CheckError;
@@ -9,8 +9,8 @@ use crate::slots::inode_at;
 use myriad_format::Ino;
 use myriad_format::choices::Directory;
 use myriad_format::dir::LIST_END;
-use myriad_format::inode::S_IFDIR;
-use std::collections::{HashMap, HashSet, VecDeque};
+use myriad_format::inode::{RawInode, S_IFDIR};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// Directories that the root does not lead to.
 #[derive(Default)]
@@ -140,8 +140,39 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Gives inodes that nothing names the names that lie behind the last blocks of directories; the others.
+    fn name_from_beyond(
+        &mut self,
+        beyond: &BTreeMap<Ino, (Ino, Vec<u8>)>,
+        strays: Vec<Added>,
+    ) -> Result<Vec<Added>, CheckError> {
+        let mut found: BTreeMap<Ino, Vec<Added>> = BTreeMap::new();
+        let mut rest = Vec::new();
+        for stray in strays {
+            match beyond.get(&stray.ino) {
+                Some((directory, name)) => {
+                    found.entry(*directory).or_default().push(Added { name: name.clone(), ..stray });
+                }
+                None => rest.push(stray),
+            }
+        }
+        for (directory, added) in found {
+            self.change_directories()?;
+            let mut names = match directory_kind(&self.superblock) {
+                Directory::Indexed => self.names_made(directory)?,
+                _ => self.names_of(directory)?.into_keys().collect(),
+            };
+            let (new, others): (Vec<Added>, _) = added.into_iter().partition(|added| names.insert(added.name.clone()));
+            rest.extend(others);
+            let done = self.append_what_fits(directory, &new)?;
+            self.act(format!("directory {directory}: took {done} names from behind its last block"));
+            rest.extend(new.into_iter().skip(done));
+        }
+        Ok(rest)
+    }
+
     /// Adds as many names to a directory, from the first on, as there is room for; how many.
-    pub(super) fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
+    fn append_what_fits(&mut self, directory: Ino, added: &[Added]) -> Result<usize, CheckError> {
         let (mut done, mut count) = (0, added.len());
         while count > 0 {
             if self.if_room(|repair| repair.append(directory, &added[done..done + count]))? {
@@ -218,9 +249,36 @@ impl Repair<'_> {
     /// The directories that a directory names, as far as can be read, and the hashes of the names.
     fn subdirectories(&mut self, directory: Ino) -> Result<Vec<(Ino, u64)>, CheckError> {
         let raw = self.raw(directory)?;
-        let runs = of_kind!(directory_kind(&self.superblock), runs(self, directory, &raw))?;
         let mut children = Vec::new();
-        for (run, mut is_torn) in runs {
+        self.for_each_name(directory, &raw, &mut |repair, entry, is_torn| {
+            if repair.item(entry.ino).is_none_or(|item| item.file_type != DIR_TYPE) {
+                return;
+            }
+            let hash = repair.hasher.hash(entry.name);
+            if !is_torn || repair.is_believed(directory, entry, hash) {
+                children.push((entry.ino, hash));
+            }
+        })?;
+        Ok(children)
+    }
+
+    /// What a directory names, as far as can be read, and the hashes of the names. No inode need have been found yet.
+    pub(crate) fn names_in(&mut self, directory: Ino, raw: &RawInode) -> Result<Vec<(Ino, u64)>, CheckError> {
+        let mut names = Vec::new();
+        self.for_each_name(directory, raw, &mut |repair, entry, _| {
+            names.push((entry.ino, repair.hasher.hash(entry.name)));
+        })?;
+        Ok(names)
+    }
+
+    /// Hands the entries of a directory to `f`, as far as they can be read, and whether each is torn.
+    fn for_each_name(
+        &mut self,
+        directory: Ino,
+        raw: &RawInode,
+        f: &mut dyn FnMut(&mut Self, &Entry<'_>, bool),
+    ) -> Result<(), CheckError> {
+        for (run, mut is_torn) in of_kind!(directory_kind(&self.superblock), runs(self, directory, raw))? {
             // As `fix_entries` goes through them.
             let mut at = 0;
             while at < run.len() {
@@ -232,20 +290,13 @@ impl Repair<'_> {
                 };
                 let entry = entry_at(&run, at);
                 at += length;
-                let Ok(entry) = entry else {
-                    is_torn = true;
-                    continue;
-                };
-                if self.item(entry.ino).is_none_or(|item| item.file_type != DIR_TYPE) {
-                    continue;
-                }
-                let hash = self.hasher.hash(entry.name);
-                if !is_torn || self.is_believed(directory, &entry, hash) {
-                    children.push((entry.ino, hash));
+                match entry {
+                    Ok(entry) => f(self, &entry, is_torn),
+                    Err(_) => is_torn = true,
                 }
             }
         }
-        Ok(children)
+        Ok(())
     }
 
     /// The directory for strays and its path, made if need be: the root directory, if there is no room for one of their own.

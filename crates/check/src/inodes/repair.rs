@@ -412,6 +412,28 @@ impl Repair<'_> {
         runs
     }
 
+    /// Whether the map of an inode, as it is on the device, can be followed to its end: no node leads to another one twice.
+    pub(crate) fn can_follow(&self, ino: Ino, raw: &RawInode) -> bool {
+        let mut salvage = Salvage {
+            repair: self,
+            record: &mut |_| {},
+            nodes: None,
+            strangers: Vec::new(),
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        };
+        match map_of(&self.geometry, ino, raw, || pointers::of_inode(&self.reader, ino)) {
+            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut salvage),
+            Ok(Map::Pointers(list)) => {
+                pointers::walk(&self.reader, ino, pointers::bits_of(&self.geometry, raw), &list, &mut salvage);
+            }
+            Ok(Map::None | Map::Inline(_)) => {}
+            Err(_) => return false,
+        }
+        !salvage.damaged
+    }
+
     /// Inodes of a block have been changed: what was remembered of their maps does not count any more.
     pub(crate) fn forget_shared(&mut self, block: FsBlock) {
         for slot in self.geometry.inode_slots() {
@@ -465,9 +487,9 @@ impl Repair<'_> {
         (kept, blocks as u64)
     }
 
-    /// Whether an inode may have an attribute. Capabilities of a file that only a search found may be a user's own.
+    /// Whether an inode may have an attribute. Capabilities of one that nothing vouches for may be a user's own.
     fn may_have(&self, ino: Ino, name: &[u8]) -> bool {
-        xattr::has_namespace(name) && (name != CAPABILITIES || self.is_named(ino))
+        xattr::has_namespace(name) && (name != CAPABILITIES || self.may_have_rights(ino))
     }
 
     /// Whether a block holds this list of attributes and nothing else.

@@ -5,7 +5,8 @@
 //! inodes     chunks are taken from the inode trees. Where a tree is damaged, or a part of the log is lost without which a
 //!            tree may be too old to name all of them, the group is searched. Fields, attributes and extents that cannot be
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
-//!            two such the one written last. What only a search found has no set-id bits and no capabilities: a user may have written it
+//!            two such the one written last. What only a search found has no set-id bits and no capabilities: a user may have written it.
+//!            Nor has what lies in a torn block and no name vouches for; that takes blocks last, and is no device
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
 //! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
@@ -47,7 +48,7 @@ use crate::superblock;
 use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
-use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header};
+use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header, unit};
 use myriad_log::{Applied, LogPlace};
 use room::Room;
 use std::cell::RefCell;
@@ -268,6 +269,8 @@ impl<'a> Repair<'a> {
             tables: BTreeMap::new(),
             are_trees_old: false,
             unmade_log: None,
+            torn: BTreeSet::new(),
+            doubted: BTreeSet::new(),
             inode_trees: BTreeSet::new(),
             items: Vec::new(),
             maps: BTreeMap::new(),
@@ -444,8 +447,7 @@ fn bring_home(
         let mut home = buf.clone();
         let Some(applied) = overlay.apply(block, &mut buf) else { continue };
         count += 1;
-        let kind = BlockKind::of(&buf).filter(|kind| kind.is_of_units());
-        if let Some(kind) = kind {
+        if let Some(kind) = unit::kind_of(&reader.geometry, &reader.volume, block, &home, &buf) {
             // A unit that was damaged before stays so, unless the log has all of it; others of its block do not suffer.
             overlay.apply_to_units(block, kind, &reader.volume, &mut home);
             write_home(reader, block, &home, &[])?;

@@ -65,6 +65,10 @@ pub(crate) struct Repair<'a> {
     pub(crate) are_trees_old: bool,
     /// The log, once the groups are written.
     pub(super) unmade_log: Option<super::UnmadeLog>,
+    /// Blocks of inodes that were torn.
+    pub(crate) torn: BTreeSet<FsBlock>,
+    /// Inodes of these whose names were not found where they say.
+    pub(crate) doubted: BTreeSet<Ino>,
     /// Nodes of the inode trees that were found, which are nobody else's.
     pub(crate) inode_trees: BTreeSet<FsBlock>,
     /// Ascending by number.
@@ -76,7 +80,7 @@ pub(crate) struct Repair<'a> {
     pub(crate) roots: BTreeMap<Ino, FsBlock>,
     /// How many those were whose roots had to make room for something.
     pub(crate) made: BTreeMap<Ino, Made>,
-    /// Names that lie behind the last entry block of a directory, by what they name.
+    /// Names that lie behind the last entry block or node of a directory, by what they name.
     pub(crate) beyond: BTreeMap<Ino, (Ino, Vec<u8>)>,
     /// Blocks that inodes name and that do not say so themselves: somebody else's, or nobody's.
     pub(crate) suspects: Vec<(Ino, FsBlock)>,

@@ -1,6 +1,6 @@
 //! Damage to directories of kind `btree`.
 
-use crate::common::{Sample, sample};
+use crate::common::{Builder, Sample, sample};
 use crate::interrupted::open;
 use crate::{Case, TREES, TREES_SMALL, every_kind, look, mend, remaining};
 use myriad_check::number as n;
@@ -333,8 +333,74 @@ fn a_torn_leaf_keeps_what_can_be_believed() {
     }
 }
 
-/// A directory that has become shorter may have blocks behind its last node, with what a leaf had before. Once its map had a hole, the
-/// repair read those as well, and brought back names that had been removed.
+/// Takes a child out of the inner node of `big` that leads to it.
+fn take_out(s: &Sample, number: u64) {
+    for block in nodes(s, s.big, 1..8) {
+        s.image.change(block, |bytes| {
+            let count = usize::from(DirNodeHeader::read(bytes).count.get());
+            let is_it = |&index: &usize| u64::from(child_at(bytes, index).child.get()) == number;
+            let Some(index) = (0..count).find(is_it) else { return };
+            assert!(index > 0, "the first child's key says nothing");
+            let at = |index| NODE_OFFSET + index * DirTreeChild::SIZE;
+            bytes.copy_within(at(index + 1)..at(count), at(index));
+            DirNodeHeader::read_mut(bytes).count.set(count as u16 - 1);
+        });
+    }
+}
+
+/// A split in order `none` can leave the inode as it was, so that the directory ends before nodes to which its tree leads. All their names were
+/// dropped, and what they named came to lost+found.
+#[test]
+fn a_size_older_than_the_tree_costs_no_name() {
+    for shape in [TREES, TREES_SMALL] {
+        let block_size = shape.block_size as u64;
+        let whole = sample(shape);
+        let nodes = whole.image.inode(whole.big).size.get() / block_size;
+        for size in [nodes - 1, nodes - 5, 1] {
+            let sample = sample(shape);
+            let before = look(&sample.image).totals;
+            sample.image.change_inode(sample.big, |raw| raw.size.set(size * block_size));
+            let report = mend(&sample.image);
+            let what = format!("{size} of {nodes} nodes: {}", remaining(&report));
+            assert!(report.is_sound(), "{what}");
+            assert_eq!(
+                (report.totals.entries, report.totals.directories),
+                (before.entries, before.directories),
+                "{what}"
+            );
+            assert!(!report.actions.iter().any(|action| action.contains("lost+found")), "{what}");
+            assert_eq!(mend(&sample.image).finding_count, 0, "{what}");
+        }
+    }
+}
+
+/// The parent of the new leaf may be as old as the inode. What nothing else names gets back the name there that it says is its own.
+#[test]
+fn names_that_no_node_leads_to_are_kept_if_nothing_else_has_them() {
+    for shape in [TREES, TREES_SMALL] {
+        let mut builder = Builder::new(shape);
+        let directory = builder.dir(builder.root, b"directory", 0, 0);
+        for number in 0..400 {
+            builder.file(directory, format!("something with number {number}").as_bytes(), 0, &[]);
+        }
+        let image = builder.finish();
+        let before = look(&image).totals.entries;
+        let block_size = shape.block_size as u64;
+        let nodes = image.inode(directory).size.get() / block_size;
+        let s = Sample { image, big: directory, ..sample(shape) };
+        s.image.change_inode(directory, |raw| raw.size.set((nodes - 1) * block_size));
+        take_out(&s, nodes - 1);
+        let report = mend(&s.image);
+        let what = remaining(&report);
+        assert!(report.is_sound(), "{what}");
+        assert_eq!(report.totals.entries, before, "{what}");
+        assert!(!report.actions.iter().any(|action| action.contains("lost+found")), "{what}");
+        assert_eq!(mend(&s.image).finding_count, 0, "{what}");
+    }
+}
+
+/// A directory that has become shorter may have blocks behind its last node, to which no node leads, with what a leaf had before. Once its map had
+/// a hole, the repair read those as well, and brought back names that had been removed from what had others.
 #[test]
 fn what_lies_behind_the_last_node_stays_removed() {
     for shape in [TREES, TREES_SMALL] {
@@ -344,6 +410,7 @@ fn what_lies_behind_the_last_node_stays_removed() {
         let nodes = image.inode(sample.big).size.get() / block_size;
         // The last node is not the directory's any more, and one in the middle cannot be found.
         image.change_inode(sample.big, |raw| raw.size.set((nodes - 1) * block_size));
+        take_out(&sample, nodes - 1);
         let mut last = None;
         let mut lost = 0;
         for block in image.blocks_of(BlockKind::ExtentTree, sample.big.0) {
@@ -367,10 +434,14 @@ fn what_lies_behind_the_last_node_stays_removed() {
         }
         let last = image.read(last.expect("the last node is mapped"));
         assert_eq!((lost, DirNodeHeader::read(&last).level), (1, 0));
-        let removed = (0..usize::from(DirNodeHeader::read(&last).count.get())).map(|index| {
+        let entries = (0..usize::from(DirNodeHeader::read(&last).count.get())).map(|index| {
             let at = offset_at(&last, index);
-            last[at + DirTreeEntry::SIZE..][..usize::from(DirTreeEntry::read(&last[at..]).name_len)].to_vec()
+            let head = DirTreeEntry::read(&last[at..]);
+            (head.ino.get(), last[at + DirTreeEntry::SIZE..][..usize::from(head.name_len)].to_vec())
         });
+        // What has no other name gets this one back.
+        let removed: Vec<_> = entries.filter(|(ino, _)| *ino == sample.hard.0).map(|(_, name)| name).collect();
+        assert!(removed.len() > 2, "{removed:?}");
         let report = mend(image);
         assert!(report.is_sound(), "{}", remaining(&report));
         let fs = open(image.device.clone());

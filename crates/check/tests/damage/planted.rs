@@ -1,16 +1,17 @@
 //! What a user may have written so that a repair takes it for a part of the volume: copies of a superblock, blocks of inodes.
 
-use crate::common::{Builder, Image, SHAPE, Shape, VOLUME};
+use crate::common::{Builder, Image, SHAPE, Shape, VOLUME, Worn};
 use crate::interrupted::{cut_each_flush, cut_each_write, inode_on, paths};
-use crate::{mend, places, remaining};
+use crate::{TREES, mend, places, remaining};
 use myriad_check::{CheckError, Options, Report, check};
 use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_format::btree::NodeHeader;
 use myriad_format::choices::Order;
 use myriad_format::extent::{Extent, RawExtent};
 use myriad_format::group::GroupHeader;
-use myriad_format::inode::{ChunkRecord, InodeBlockHeader};
+use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFCHR, S_IFMT, S_IFREG, flag, fork};
 use myriad_format::superblock::{Superblock, state};
+use myriad_format::xattr::AttrHeader;
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -282,4 +283,125 @@ fn what_an_old_tree_has_kept_for_inodes_is_theirs() {
     assert!(report.is_sound(), "{}", remaining(&report));
     assert_eq!(image.inode(victim).block_total(), 0, "{:?}", report.actions);
     assert_eq!(image.inode(later).block_total(), 9, "{:?}", report.actions);
+}
+
+/// A file whose attribute looks like an inode where its body reaches the next sector: with set-user-ID bit and the blocks of `victim`, or a device. What
+/// the file's own sector had is lost, or older than the body.
+fn with_planted_inode(mode: u16) -> (Image, Ino, Ino, Ino) {
+    const BODY_SLOTS: u32 = 4;
+    let name = b"user.a";
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let slot_of = |builder: &Builder, ino| builder.geometry.locate(ino).unwrap().1;
+    let mut last = builder.file(root, b"first", 0, &[]);
+    while !(4..6).contains(&slot_of(&builder, last)) {
+        last = builder.file(root, last.to_string().as_bytes(), 0, &[]);
+    }
+    let owner = builder.inode(0, 0o100644, BODY_SLOTS);
+    builder.link(root, b"owner", owner);
+    let victim = builder.file(root, b"victim", 0, &[3, 1]);
+    let (block, slot) = builder.geometry.locate(owner).unwrap();
+    assert!((5..7).contains(&slot) && builder.geometry.locate(victim).unwrap().0 == block);
+    let mut planted = builder.node(victim).raw;
+    planted.mode.set(mode);
+    planted.parent.set(0);
+    planted.name_hash.set(0);
+    if mode & S_IFMT != S_IFREG {
+        planted.set_fork(fork::NONE, 0);
+        planted.size.set(0);
+        planted.set_block_total(0);
+    }
+    let before = (8 - slot as usize - 1) * SLOT_SIZE - BodyHeader::SIZE - AttrHeader::SIZE - name.len();
+    let value = [&vec![0; before], planted.as_bytes()].concat();
+    builder.body_attributes(owner, &[(name, &value)]);
+    let image = builder.finish();
+    let planted = image.geometry.ino(block, 8);
+    assert_eq!(image.inode(planted).mode.get(), mode, "it lies at the start of the third sector");
+    (image, owner, planted, victim)
+}
+
+/// Of a torn block of inodes, bytes that lay in a body became an inode with all rights that they claimed, and took the blocks of a file behind it.
+#[test]
+fn a_body_in_a_torn_block_has_no_rights() {
+    for mode in [0o104755, 0o020666] {
+        for is_worn in [true, false] {
+            let (image, owner, planted, victim) = with_planted_inode(mode);
+            let before = image.inode(victim).fork;
+            let (block, slot) = image.geometry.locate(owner).unwrap();
+            let sector = block.0 * SHAPE.block_size as u64 + 512;
+            let mut bad = Vec::new();
+            if is_worn {
+                bad.push(sector..sector + 512);
+            } else {
+                let mut bytes = image.read(block);
+                let raw = RawInode::read_mut(&mut bytes[slot as usize * SLOT_SIZE..]);
+                raw.body_slots = 0;
+                raw.body_first.set(0);
+                raw.flags.set(raw.flags.get() & !flag::ATTR_BODY);
+                image.write(block, &bytes);
+            }
+            let options = Options { repair: true, now: 5, threads: 1, ..Options::default() };
+            let report = check(Worn::new(image.device.clone(), bad), None, &options).unwrap();
+            let what = format!("{mode:o}, {is_worn}: {}", remaining(&report));
+            assert!(report.is_sound(), "{what}");
+            assert!(report.actions.iter().any(|action| action.contains("was torn")), "{what}");
+            let mask = InodeBlockHeader::read(&image.read(block)).free_mask;
+            let mode = image.inode(planted).mode.get();
+            let has_rights = mode & 0o6000 != 0 || mode & S_IFMT == S_IFCHR;
+            assert!(mask[1] & 1 == 1 || !has_rights, "{mode:o}, {what}");
+            assert_eq!(image.inode(victim).fork, before, "{what}");
+            let paths = paths(image.device.clone());
+            assert!(paths.contains("/victim"), "{paths:?}, {what}");
+        }
+    }
+}
+
+fn inode_block(image: &Image, ino: Ino) -> FsBlock {
+    image.geometry.locate(ino).unwrap().0
+}
+
+/// Inodes of a torn block that have their names keep what they may do.
+#[test]
+fn inodes_of_a_torn_block_with_names_keep_their_rights() {
+    let mut builder = Builder::new(SHAPE);
+    let root = builder.root;
+    let below = builder.dir(root, b"below", 0, builder.small_body());
+    let file = builder.file(below, b"file", 0, &[1]);
+    builder.node(file).raw.mode.set(0o104755);
+    let pipe = builder.special(root, b"device", 0o020666);
+    let image = builder.finish();
+    let block = inode_block(&image, file);
+    assert_eq!(inode_block(&image, root), block);
+    image.smash(block);
+    let report = mend(&image);
+    let what = remaining(&report);
+    assert!(report.is_sound(), "{what}");
+    assert!(report.actions.iter().any(|action| action.contains("was torn")), "{what}");
+    assert_eq!((image.inode(file).mode.get(), image.inode(pipe).mode.get()), (0o104755, 0o020666), "{what}");
+}
+
+/// The body of a directory in a torn block may hold what a user wrote there before. An entry without its tag got one, and named another's file.
+#[test]
+fn an_entry_in_a_torn_body_needs_its_tag() {
+    for shape in [SHAPE, TREES] {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let below = builder.dir(root, b"below", 0, builder.small_body());
+        let file = builder.file(root, b"file", 0, &[1]);
+        builder.link(below, b"right", file);
+        builder.link(below, b"wrong", file);
+        builder.link(root, b"its own", file);
+        let image = builder.finish();
+        let block = inode_block(&image, below);
+        let mut bytes = image.read(block);
+        let at = bytes.windows(5).position(|name| name == b"wrong").unwrap();
+        // The tag is right before the name in either kind.
+        bytes[at - 4..at].fill(0);
+        image.write(block, &bytes);
+        let report = mend(&image);
+        let what = remaining(&report);
+        assert!(report.is_sound(), "{what}");
+        let paths = paths(image.device.clone());
+        assert!(paths.contains("/below/right") && !paths.contains("/below/wrong"), "{paths:?}, {what}");
+    }
 }

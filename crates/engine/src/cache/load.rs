@@ -6,7 +6,7 @@ use crate::counters::Count;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use myriad_device::AlignedBuf;
-use myriad_format::{BlockKind, FsBlock, header};
+use myriad_format::{BlockKind, FsBlock, Geometry, header, unit};
 use myriad_log::{Applied, Overlay};
 use std::sync::atomic::Ordering;
 
@@ -141,14 +141,14 @@ impl Cache {
 
     /// What is to go home of a block of units that cannot be fetched, because one of them was damaged below the log: what the log has
     /// of the others, and the damaged one as it is. `None`: it is no block of units, or the log has nothing of it any more.
-    pub fn image_with_damage(&self, block: FsBlock) -> Result<Option<AlignedBuf>> {
+    pub fn image_with_damage(&self, geometry: &Geometry, block: FsBlock) -> Result<Option<AlignedBuf>> {
         let mut bytes = AlignedBuf::zeroed(self.block_size());
         let offset = block.0 << self.block_bits;
         self.device.read(offset, &mut bytes).map_err(|source| Error::io("read", offset, source))?;
         let overlay = self.overlay.read();
         let mut laid = bytes.to_vec();
         overlay.apply(block, &mut laid);
-        let Some(kind) = BlockKind::of(&laid).filter(|kind| kind.is_of_units()) else { return Ok(None) };
+        let Some(kind) = unit::kind_of(geometry, &self.volume, block, &bytes, &laid) else { return Ok(None) };
         Ok(overlay.apply_to_units(block, kind, &self.volume, &mut bytes).map(|_| bytes))
     }
 
@@ -287,6 +287,37 @@ mod tests {
             assert!(after == home, "what the log had is home, and the damaged unit is as it was");
         }
         assert!(kinds.len() >= 3, "{kinds:?}");
+    }
+
+    /// As [`a_damaged_unit_below_the_log_stays_damaged`], where the first unit is gone and does not say what the block is: the checkpoint took that for a
+    /// block with a header, and failed.
+    #[test]
+    fn units_go_home_without_the_first_one() {
+        let choices = Choices {
+            directory: Directory::Linear,
+            space: Space::Bitmap,
+            inodes: Inodes::Static,
+            ..Choices::default()
+        };
+        let device = Arc::new(crashed_as(&MkfsOptions { choices, ..MkfsOptions::default() }, &["a", "b"]));
+        let logged: Vec<FsBlock> = {
+            let volume = testing::open(device.clone());
+            volume.cache.overlay.read().blocks().map(|(block, _)| block).collect()
+        };
+        for block in logged {
+            let mut home = vec![0; 4096];
+            device.read(block.0 << 12, &mut home).unwrap();
+            let Some(kind) = BlockKind::of(&home).filter(|kind| kind.is_of_units()) else { continue };
+            let damaged = Arc::new(device.clone_image());
+            home[..UNIT_SIZE].fill(0);
+            damaged.write(block.0 << 12, &home).unwrap();
+            let volume = testing::open(damaged.clone());
+            volume.cache.overlay.read().apply_to_units(block, kind, &volume.cache.volume, &mut home).unwrap();
+            assert!(volume.checkpointer.lock().settle(&volume).unwrap(), "the volume goes on: {kind:?}");
+            let mut after = vec![0; 4096];
+            damaged.read(block.0 << 12, &mut after).unwrap();
+            assert!(after == home, "what the log had of the others is home: {kind:?}");
+        }
     }
 
     /// Without frames for it, what the log has stays in the overlay, and the volume is not taken for settled.

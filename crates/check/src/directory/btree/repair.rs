@@ -7,19 +7,21 @@
 use super::check::{Met, Tree, entry_at, leaf_entries};
 use crate::directory::AHEAD_MAX;
 use crate::directory::entries::Entry;
-use crate::directory::fix::{Added, NewMap, Pass, push_entry, set_twins};
+use crate::directory::fix::{Added, NewMap, Pass, blocks_of, push_entry, set_twins};
+use crate::directory::names::find_block;
 use crate::options::CheckError;
 use crate::repair::build::{Fill, write};
 use crate::repair::pending::BuiltMap;
 use crate::repair::volume::Repair;
 use myriad_format::dir_tree::{
-    DirNodeHeader, DirTreeChild, DirTreeEntry, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, fan_out, key, leaf_room,
-    tree_entry_size,
+    DirNodeHeader, DirTreeChild, DirTreeEntry, LEVEL_MAX, NODE_OFFSET, NUMBER_BITS, OFFSET_SIZE, child_at, fan_out,
+    key, leaf_room, tree_entry_size,
 };
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
 use myriad_format::{BlockKind, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 
 /// An entry, taken out of its node.
 struct Kept {
@@ -49,6 +51,22 @@ impl Kept {
     }
 }
 
+/// Keys from one on, and before another one if there is one.
+type Keys = (u64, Option<u64>);
+
+/// A child to which an inner node leads.
+struct Way {
+    node: u64,
+    level: u8,
+    keys: Keys,
+}
+
+/// A leaf behind the last node of its directory, and which keys its parents say that it has.
+struct Beyond {
+    bytes: Vec<u8>,
+    keys: Keys,
+}
+
 /// What a node of a new tree holds.
 enum Contents {
     /// So many of the entries, in their order.
@@ -69,6 +87,7 @@ pub(in crate::directory) fn visit(
         return repair.visit_body(directory, &raw, pass, queue);
     }
     let (extents, map_nodes) = repair.blocks_of_map(directory, &raw);
+    repair.look_beyond_the_tree(directory, &raw, &extents)?;
     let (found, mut is_sound) = repair.find_entries(directory, &raw, &extents);
     let mut kept = Vec::with_capacity(found.len());
     for mut found in found {
@@ -105,7 +124,7 @@ pub(in crate::directory) fn runs(
 ) -> Result<Vec<(Vec<u8>, bool)>, CheckError> {
     if raw.fork_code() == fork::INLINE {
         let data = repair.data_in_body(directory, raw)?;
-        return Ok(vec![(packed(&body_of(&data)), false)]);
+        return Ok(vec![(packed(&body_of(&data)), repair.is_in_torn(directory))]);
     }
     let (extents, _) = repair.blocks_of_map(directory, raw);
     let found = repair.find_entries(directory, raw, &extents).0;
@@ -139,15 +158,14 @@ pub(in crate::directory) fn append(repair: &mut Repair<'_>, directory: Ino, adde
 impl Repair<'_> {
     /// The entries of a directory in blocks, and whether its tree is as it should be. If it is not, all leaves are believed that
     /// can be read, whatever leads to them. Not those behind the last node: a block that is mapped ahead may hold what a leaf had
-    /// long ago.
+    /// long ago. But nodes lead there if the size is older than they are, and what they lead to is the tree's.
     fn find_entries(&self, directory: Ino, raw: &RawInode, extents: &[Extent]) -> (Vec<Kept>, bool) {
         let block_size = self.reader.block_size() as u64;
         let nodes = raw.size.get() / block_size;
         let mapped: u64 = extents.iter().map(|extent| u64::from(extent.length)).sum();
         let end = extents.last().map_or(0, |extent| extent.end().0);
-        // Holes leave the size true. One with which the map ends too far behind the last node says nothing.
-        let is_sized = nodes > 0 && end <= nodes + AHEAD_MAX;
-        if is_sized && end == mapped && mapped >= nodes && raw.size.get() % block_size == 0 {
+        let until = self.end_of_nodes(raw, extents);
+        if until.is_some() && end == mapped && mapped >= nodes && raw.size.get() % block_size == 0 {
             let (mut found, mut is_sound) = (Vec::new(), true);
             Tree { reader: &self.reader, ino: directory, extents, nodes }.walk(&mut |met| match met {
                 Met::Entry { entry, number, .. } => found.push(Kept::new(entry, number, false)),
@@ -158,21 +176,82 @@ impl Repair<'_> {
             }
         }
         let mut found = Vec::new();
-        self.each_leaf(directory, extents, if is_sized { nodes } else { u64::MAX }, &mut |bytes, is_torn| {
+        self.each_node(directory, extents, 0..until.unwrap_or(u64::MAX), &mut |bytes, is_torn| {
             found.extend(leaf_entries(bytes).flatten().map(|(entry, number)| Kept::new(&entry, number, is_torn)));
         });
+        for Beyond { bytes, keys } in until.map_or_else(Vec::new, |until| self.led_beyond(directory, extents, until)) {
+            let entries = leaf_entries(&bytes).flatten().filter(|(entry, number)| {
+                let key = key(entry.tag, *number);
+                keys.0 <= key && keys.1.is_none_or(|upper| key < upper)
+            });
+            found.extend(entries.map(|(entry, number)| Kept::new(&entry, number, false)));
+        }
         (found, false)
     }
 
-    /// Hands the nodes of a directory before a file block to `f`, as far as they can be read, and whether each is torn.
-    fn each_leaf(&self, directory: Ino, extents: &[Extent], until: u64, f: &mut dyn FnMut(&[u8], bool)) {
+    /// Where the nodes of a directory end by its size, if that can be so. Holes leave the size true. One with which the map ends too far behind
+    /// the last node says nothing.
+    fn end_of_nodes(&self, raw: &RawInode, extents: &[Extent]) -> Option<u64> {
+        let nodes = raw.size.get() / self.reader.block_size() as u64;
+        let end = extents.last().map_or(0, |extent| extent.end().0);
+        Some(nodes).filter(|&nodes| nodes > 0 && end <= nodes + AHEAD_MAX)
+    }
+
+    /// The leaves behind the last node to which the inner nodes of a directory lead, from those before it on. Torn ones lead nowhere: they may be
+    /// half of what they were.
+    fn led_beyond(&self, directory: Ino, extents: &[Extent], nodes: u64) -> Vec<Beyond> {
+        let mut ways = Vec::new();
+        self.each_node(directory, extents, 0..nodes, &mut |bytes, is_torn| {
+            if !is_torn {
+                push_ways(bytes, (0, None), &mut ways);
+            }
+        });
+        let (mut leaves, mut met) = (Vec::new(), HashSet::new());
         let mut buf = self.reader.new_buffer();
-        for extent in extents {
-            for at in (0..u64::from(extent.length)).filter(|at| extent.file_block.0 + at < until) {
-                let block = extent.start.offset_by(at);
-                if let Some(is_torn) = self.read_torn(directory, block, BlockKind::DirTree, &mut buf) {
-                    f(&buf, is_torn);
-                }
+        while let Some(Way { node, level, keys }) = ways.pop() {
+            if node < nodes || !met.insert(node) {
+                continue;
+            }
+            let Some(block) = find_block(extents, node) else { continue };
+            let is_read = self.reader.read(block, BlockKind::DirTree, directory.0, &mut buf).is_ok();
+            if !is_read || DirNodeHeader::read(&buf).level != level {
+                continue;
+            }
+            if level == 0 {
+                leaves.push(Beyond { bytes: buf.clone(), keys });
+            } else {
+                push_ways(&buf, keys, &mut ways);
+            }
+        }
+        leaves
+    }
+
+    /// Remembers the names in leaves behind the last node to which no node leads: the inode and the leaf's parent may be older than
+    /// the leaf. But what it has may also be long gone: a name counts if what it names says that this is its own, and if by the end nothing
+    /// else names that.
+    fn look_beyond_the_tree(&mut self, directory: Ino, raw: &RawInode, extents: &[Extent]) -> Result<(), CheckError> {
+        let Some(nodes) = self.end_of_nodes(raw, extents) else { return Ok(()) };
+        let mut names = Vec::new();
+        self.each_node(directory, extents, nodes..u64::MAX, &mut |bytes, is_torn| {
+            if !is_torn {
+                names.extend(leaf_entries(bytes).flatten().map(|(entry, _)| (entry.ino, entry.name.to_vec())));
+            }
+        });
+        for (ino, name) in names {
+            let hash = self.hasher.hash(&name);
+            if self.item(ino).is_some() && self.is_identity(directory, ino, hash) {
+                self.beyond.insert(ino, (directory, name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the nodes of a directory in some file blocks to `f`, as far as they can be read, and whether each is torn.
+    fn each_node(&self, directory: Ino, extents: &[Extent], range: Range<u64>, f: &mut dyn FnMut(&[u8], bool)) {
+        let mut buf = self.reader.new_buffer();
+        for (_, block) in blocks_of(extents).filter(|(file_block, _)| range.contains(file_block)) {
+            if let Some(is_torn) = self.read_torn(directory, block, BlockKind::DirTree, &mut buf) {
+                f(&buf, is_torn);
             }
         }
     }
@@ -250,6 +329,7 @@ impl Repair<'_> {
         let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
         let (block, _) = self.geometry.locate(directory).expect("items have a block");
         let mut data = self.body_data(block, at)?;
+        let torn_from = self.body_torn_from(directory, raw);
         let mut keys = HashSet::new();
         let (mut byte, mut len) = (0, data.len());
         while byte < data.len() {
@@ -276,7 +356,7 @@ impl Repair<'_> {
             }
             let hash = self.hasher.hash(entry.name);
             let (name, ino) = (entry.name.to_vec(), entry.ino);
-            match self.judge(directory, &entry, hash, false, &mut pass, queue) {
+            match self.judge(directory, &entry, hash, byte > torn_from, &mut pass, queue) {
                 Err(why) => {
                     self.act(format!("directory {directory}: dropped {}: {why}", name.escape_ascii()));
                     free_entry(&mut data[start..byte]);
@@ -323,6 +403,21 @@ fn packed(entries: &[Kept]) -> Vec<u8> {
         push_entry(&mut bytes, entry.ino, entry.file_type, entry.tag, &entry.name);
     }
     bytes
+}
+
+/// The children of an inner node whose own keys are known; none of a leaf, or of a node that cannot be one.
+fn push_ways(node: &[u8], (lower, upper): Keys, ways: &mut Vec<Way>) {
+    let header = DirNodeHeader::read(node);
+    let count = usize::from(header.count.get());
+    if !(1..=LEVEL_MAX).contains(&header.level) || count > fan_out(node.len()) {
+        return;
+    }
+    for index in 0..count {
+        let child = child_at(node, index);
+        let next = (index + 1 < count).then(|| child_at(node, index + 1).key.get());
+        let keys = (child.key.get().max(lower), next.into_iter().chain(upper).min());
+        ways.push(Way { node: u64::from(child.child.get()), level: header.level - 1, keys });
+    }
 }
 
 /// Numbers the names of each tag from 0 on if two of them have one number. Of more than there are numbers, the last go: the check

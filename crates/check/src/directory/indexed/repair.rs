@@ -15,7 +15,7 @@ use myriad_format::dir::{ENTRIES_OFFSET, EntryBlockHeader, EntryHeader, IndexHea
 use myriad_format::extent::Extent;
 use myriad_format::inode::{BodyHeader, RawInode, fork};
 use myriad_format::{BlockKind, Corrupt, FileBlock, FsBlock, Ino, SLOT_SIZE, header};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 /// How many entry blocks a directory has made, by its own word.
 #[derive(Clone, Copy)]
@@ -45,7 +45,8 @@ pub(in crate::directory) fn visit(
             let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
             let (block, _) = repair.geometry.locate(directory).expect("items have a block");
             let mut data = repair.body_data(block, at)?;
-            let mut len = repair.fix_entries(directory, FileBlock(0), &mut data, false, &mut pass, queue)?;
+            let torn_from = repair.body_torn_from(directory, &raw);
+            let mut len = repair.fix_entries(directory, FileBlock(0), &mut data, torn_from, &mut pass, queue)?;
             // Attributes follow the data, maybe in another sector: they stay where they are as long as a free entry can
             // take the place of what was cut.
             let rest = &mut data[len..];
@@ -87,7 +88,7 @@ pub(in crate::directory) fn runs(
     let mut runs: Vec<(Vec<u8>, bool)> = Vec::new();
     match raw.fork_code() {
         fork::INLINE => {
-            runs.push((repair.data_in_body(directory, raw)?, false));
+            runs.push((repair.data_in_body(directory, raw)?, repair.is_in_torn(directory)));
         }
         _ if raw.is_dir_in_blocks() => {
             let (extents, _) = repair.blocks_of_map(directory, raw);
@@ -236,37 +237,6 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Gives inodes that nothing names the names that lie behind the last blocks of directories; the others.
-    pub(in crate::directory) fn name_from_beyond(
-        &mut self,
-        beyond: &BTreeMap<Ino, (Ino, Vec<u8>)>,
-        strays: Vec<Added>,
-    ) -> Result<Vec<Added>, CheckError> {
-        let mut found: BTreeMap<Ino, Vec<Added>> = BTreeMap::new();
-        let mut rest = Vec::new();
-        for stray in strays {
-            match beyond.get(&stray.ino) {
-                Some((directory, name)) => {
-                    found.entry(*directory).or_default().push(Added { name: name.clone(), ..stray });
-                }
-                None => rest.push(stray),
-            }
-        }
-        for (directory, added) in found {
-            self.change_directories()?;
-            let mut names = HashSet::new();
-            for (_, _, bytes) in self.entry_blocks(directory)? {
-                names.extend(parse(&bytes).map_while(Result::ok).map(|entry| entry.name.to_vec()));
-            }
-            let (new, others): (Vec<Added>, _) = added.into_iter().partition(|added| names.insert(added.name.clone()));
-            rest.extend(others);
-            let done = self.append_what_fits(directory, &new)?;
-            self.act(format!("directory {directory}: took {done} names from behind its last block of entries"));
-            rest.extend(new.into_iter().skip(done));
-        }
-        Ok(rest)
-    }
-
     /// How many entry blocks a directory has made, as the root of its index says; without one, the blocks themselves say it.
     fn made_by(&self, directory: Ino, root: FsBlock) -> Option<Made> {
         let mut buf = self.reader.new_buffer();
@@ -367,7 +337,8 @@ impl Repair<'_> {
         let tail = (EntryBlockHeader::read(&buf).tail.get() as usize).clamp(ENTRIES_OFFSET, block_size);
         let mut entries = buf[ENTRIES_OFFSET..tail].to_vec();
         let live_before = pass.live;
-        let len = self.fix_entries(directory, file_block, &mut entries, is_torn, pass, queue)?;
+        let torn_from = if is_torn { 0 } else { usize::MAX };
+        let len = self.fix_entries(directory, file_block, &mut entries, torn_from, pass, queue)?;
         buf[ENTRIES_OFFSET..][..len].copy_from_slice(&entries[..len]);
         buf[ENTRIES_OFFSET + len..].fill(0);
         let live = (pass.live - live_before) as usize;
@@ -415,6 +386,15 @@ impl Repair<'_> {
         head.next_room.set(enlist(pass, file_block, size - ENTRIES_OFFSET, size, has_index));
         write(&self.reader, block, &mut buf)?;
         Ok(true)
+    }
+
+    /// The names of a visited directory, without those behind the last block that it has made.
+    pub(in crate::directory) fn names_made(&mut self, directory: Ino) -> Result<HashSet<Vec<u8>>, CheckError> {
+        let mut names = HashSet::new();
+        for (_, _, bytes) in self.entry_blocks(directory)? {
+            names.extend(parse(&bytes).map_while(Result::ok).map(|entry| entry.name.to_vec()));
+        }
+        Ok(names)
     }
 
     /// Entry blocks of a visited directory: file block, place, bytes of the entries.

@@ -11,9 +11,12 @@ use crate::slots::{body_parts, inode_at, inodes_of};
 use crate::tree::{Tree, walk};
 use myriad_format::btree;
 use myriad_format::group::{GroupHeader, HEADER_BLOCK};
-use myriad_format::inode::{BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFLNK, flag, fork};
+use myriad_format::inode::{
+    BodyHeader, ChunkRecord, InodeBlockHeader, RawInode, S_IFBLK, S_IFCHR, S_IFLNK, flag, fork,
+};
+use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE, header};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
@@ -24,6 +27,20 @@ enum Found {
     /// Header and address are right, the checksum is not: some sectors are older than others, each whole, or cannot be read.
     Torn,
     Lost,
+}
+
+/// A block of inodes whose inodes are being taken.
+struct Taking {
+    block: FsBlock,
+    is_sound: bool,
+    before: Vec<u8>,
+    bytes: Vec<u8>,
+    /// What zeros stand for, because it cannot be read.
+    missing: Vec<Range<usize>>,
+    /// Slots of those that were taken.
+    used: HashSet<u32>,
+    /// Slots of those that were not yet, with the slots of their bodies.
+    rest: Vec<(u32, Range<u32>)>,
 }
 
 /// Records of a group's chunks, and how many inode blocks those have.
@@ -92,8 +109,8 @@ impl Repair<'_> {
         let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
         // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
         // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
-        // one that loses. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved
-        // blocks keep what they held.
+        // one that loses. Last comes what nothing vouches for in torn ones. What a sound one has that a tree names is nobody's
+        // inode block, whatever it looks like: reserved blocks keep what they held.
         let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         let torn = self.take_sound(named, 0.1, 0.3)?;
         if self.are_trees_old {
@@ -104,12 +121,16 @@ impl Repair<'_> {
             self.search_chunks(ag);
             self.tick("repairing inodes", done as u64 + 1, searched.len() as u64, 0.3, 0.4);
         }
-        self.take_torn(torn)?;
+        let mut held = self.take_torn(torn)?;
         let found = self.chunks.iter().filter(|(_, chunk)| !chunk.is_named);
         let mut found: Vec<FsBlock> = found.flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
         let torn = self.take_sound(found, 0.4, 0.5)?;
-        self.take_torn(torn)?;
+        held.extend(self.take_torn(torn)?);
+        for mut taking in held {
+            self.take_rest(&mut taking);
+            self.store_taken(taking)?;
+        }
         // What nobody else has of the old trees stays as it is until the headers name new ones.
         let (blocks, geometry) = (&self.blocks, &self.geometry);
         self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
@@ -123,7 +144,7 @@ impl Repair<'_> {
         for (done, block) in blocks.into_iter().enumerate() {
             self.tick("repairing inodes", done as u64, total, from, to);
             match self.state_of(block) {
-                Found::Sound => self.take_block(block, true)?,
+                Found::Sound => self.take_block(block)?,
                 Found::Torn => torn.push(block),
                 Found::Lost => {
                     self.act(format!("inode block {block} is lost; made empty"));
@@ -134,12 +155,72 @@ impl Repair<'_> {
         Ok(torn)
     }
 
-    fn take_torn(&mut self, blocks: Vec<FsBlock>) -> Result<(), CheckError> {
+    /// Takes the inodes of torn blocks whose names are where they say; what is left. Where a sector is lost or older than its neighbours, a body may lie
+    /// there without its inode, and holds what a user wrote: that may look like an inode with any rights and blocks.
+    fn take_torn(&mut self, blocks: Vec<FsBlock>) -> Result<Vec<Taking>, CheckError> {
+        let named = self.with_names(&blocks)?;
+        let mut held = Vec::new();
         for block in blocks {
             self.act(format!("inode block {block} was torn; kept what its sectors hold"));
-            self.take_block(block, false)?;
+            self.torn.insert(block);
+            let Some(mut taking) = self.open_block(block, false)? else { continue };
+            let ino = |slot| self.geometry.ino(block, slot);
+            let (first, last): (Vec<_>, _) =
+                std::mem::take(&mut taking.rest).into_iter().partition(|(slot, _)| named.contains(&ino(*slot)));
+            self.doubted.extend(last.iter().map(|(slot, _)| ino(*slot)));
+            taking.rest = first;
+            self.take_rest(&mut taking);
+            taking.rest = last;
+            if taking.rest.is_empty() {
+                self.store_taken(taking)?;
+            } else {
+                held.push(taking);
+            }
         }
-        Ok(())
+        Ok(held)
+    }
+
+    /// Of the inodes of torn blocks, those that have the names that they say are theirs. Nobody can write the hash of a name into a body without the
+    /// volume's key. The root needs no name.
+    fn with_names(&mut self, blocks: &[FsBlock]) -> Result<HashSet<Ino>, CheckError> {
+        let mut wanted: BTreeMap<Ino, HashSet<(Ino, u64)>> = BTreeMap::new();
+        for &block in blocks {
+            let (bytes, _) = self.read_block(block);
+            let slots = inodes_of(&self.geometry, &bytes);
+            for slot in slots.inodes.into_iter().map(|(slot, _)| slot).chain(slots.bad_bodies) {
+                let raw = inode_at(&self.geometry, &bytes, slot);
+                let find = (self.geometry.ino(block, slot), raw.name_hash.get());
+                wanted.entry(Ino(raw.parent.get())).or_default().insert(find);
+            }
+        }
+        let mut named = HashSet::from([Ino(self.superblock.root_ino.get())]);
+        for (directory, finds) in wanted {
+            named.extend(self.named_by(directory, &finds)?);
+        }
+        Ok(named)
+    }
+
+    /// Those of some inodes that a directory, as it is on the device, names by names of which they give the hashes.
+    fn named_by(&mut self, directory: Ino, finds: &HashSet<(Ino, u64)>) -> Result<Vec<Ino>, CheckError> {
+        let Some((block, slot)) = self.geometry.locate(directory) else { return Ok(Vec::new()) };
+        if self.state_of(block) == Found::Lost {
+            return Ok(Vec::new());
+        }
+        let (bytes, _) = self.read_block(block);
+        let raw = *inode_at(&self.geometry, &bytes, slot);
+        let found = inodes_of(&self.geometry, &bytes).inodes.into_iter().find(|(at, _)| *at == slot);
+        let has_names = |body: &Range<u32>| raw.fork_code() != fork::INLINE || !body.is_empty();
+        let is_right = raw.is_dir() && raw.check(directory).is_ok() && found.is_some_and(|(_, body)| has_names(&body));
+        if !is_right || !self.can_follow(directory, &raw) {
+            return Ok(Vec::new());
+        }
+        // Its body is read from here: not all of the block may be readable.
+        self.at_hand = Some((block, bytes, false));
+        let names = self.names_in(directory, &raw);
+        self.at_hand = None;
+        let mut names = names?;
+        names.retain(|name| finds.contains(name));
+        Ok(names.into_iter().map(|(ino, _)| ino).collect())
     }
 
     /// Chunks that the group's inode tree names; whether all of the tree could be read.
@@ -263,18 +344,30 @@ impl Repair<'_> {
         write(&self.reader, block, &mut buf)
     }
 
-    /// Puts the inodes of a block right and takes what they own.
-    fn take_block(&mut self, block: FsBlock, is_sound: bool) -> Result<(), CheckError> {
-        let mut buf = self.reader.new_buffer();
-        let missing = match self.reader.read_raw(block, &mut buf) {
+    /// Puts the inodes of a sound block right and takes what they own.
+    fn take_block(&mut self, block: FsBlock) -> Result<(), CheckError> {
+        let Some(mut taking) = self.open_block(block, true)? else { return Ok(()) };
+        self.take_rest(&mut taking);
+        self.store_taken(taking)
+    }
+
+    /// What there is of a block, with zeros for what cannot be read; which bytes these are.
+    fn read_block(&self, block: FsBlock) -> (Vec<u8>, Vec<Range<usize>>) {
+        let mut bytes = self.reader.new_buffer();
+        let missing = match self.reader.read_raw(block, &mut bytes) {
             Ok(_) => Vec::new(),
-            Err(_) => self.reader.read_each_sector(block, &mut buf),
+            Err(_) => self.reader.read_each_sector(block, &mut bytes),
         };
-        if missing.iter().map(Range::len).sum::<usize>() == buf.len() {
-            return Ok(());
+        (bytes, missing)
+    }
+
+    /// Sorts out the inodes of a block; `None` if nothing of it can be read.
+    fn open_block(&mut self, block: FsBlock, is_sound: bool) -> Result<Option<Taking>, CheckError> {
+        let (bytes, missing) = self.read_block(block);
+        if missing.iter().map(Range::len).sum::<usize>() == bytes.len() {
+            return Ok(None);
         }
-        let before = buf.clone();
-        let slots = inodes_of(&self.geometry, &buf);
+        let slots = inodes_of(&self.geometry, &bytes);
         if let Some(&slot) = slots.ring.first() {
             let ino = self.geometry.ino(block, slot);
             let what = format!(
@@ -287,11 +380,18 @@ impl Repair<'_> {
             // A removed file's block, too, may hold whatever its owner wrote: that is not to end every repair.
             self.act(format!("{what}; only a search found them, and they are gone"));
         }
-        let mut used: HashSet<u32> = HashSet::new();
-        let all = slots.inodes.into_iter().chain(slots.bad_bodies.into_iter().map(|slot| (slot, 0..0)));
-        for (slot, body) in all {
+        let bad = slots.bad_bodies.into_iter().map(|slot| (slot, 0..0));
+        let rest = slots.inodes.into_iter().chain(bad).collect();
+        Ok(Some(Taking { block, is_sound, before: bytes.clone(), bytes, missing, used: HashSet::new(), rest }))
+    }
+
+    /// Puts those inodes of a block right that were not taken yet, and takes what they own.
+    fn take_rest(&mut self, taking: &mut Taking) {
+        let Taking { block, bytes: buf, missing, used, rest, .. } = taking;
+        let block = *block;
+        for (slot, body) in std::mem::take(rest) {
             let ino = self.geometry.ino(block, slot);
-            let mut raw = *inode_at(&self.geometry, &buf, slot);
+            let mut raw = *inode_at(&self.geometry, buf, slot);
             // Zeros stand for what cannot be read.
             let first_missing = |bytes: Range<usize>| {
                 let begins = missing.iter().find(|missing| missing.start < bytes.end && missing.end > bytes.start);
@@ -302,8 +402,12 @@ impl Repair<'_> {
                 self.act(format!("inode {ino}: a part of it cannot be read; it is gone"));
                 continue;
             }
+            if self.doubted.contains(&ino) && matches!(raw.file_type(), S_IFCHR | S_IFBLK) {
+                self.act(format!("inode {ino}: a device in a torn block, and no name vouches for it; it is gone"));
+                continue;
+            }
             self.withdraw_rights(ino, &mut raw);
-            let (data, attributes) = body_parts(&buf, &body);
+            let (data, attributes) = body_parts(buf, &body);
             let data = data.to_vec();
             let mut in_body = InBody { attributes: attributes.to_vec(), is_part: false };
             if body.is_empty() && (raw.body_slots > 0 || raw.fork_code() == fork::INLINE) {
@@ -342,9 +446,13 @@ impl Repair<'_> {
             let no_links = if raw.nlink.get() == 0 { state::NO_LINKS } else { 0 };
             self.items.push(Item { ino, names: 0, file_type: (raw.mode.get() >> 12) as u8, state: no_links });
         }
-        set_masks(&mut buf, &used);
-        if buf != before || !is_sound {
-            write(&self.reader, block, &mut buf)?;
+    }
+
+    /// Writes a block whose inodes have been taken.
+    fn store_taken(&mut self, mut taking: Taking) -> Result<(), CheckError> {
+        set_masks(&mut taking.bytes, &taking.used);
+        if taking.bytes != taking.before || !taking.is_sound {
+            write(&self.reader, taking.block, &mut taking.bytes)?;
         }
         Ok(())
     }
@@ -356,14 +464,36 @@ impl Repair<'_> {
         self.geometry.has_table() || chunk.is_some_and(|(_, chunk)| chunk.is_named)
     }
 
-    /// Takes from a file that only a search found its set-user-ID and set-group-ID bits. Its capabilities go with its attributes.
+    /// Whether an inode may have rights that are not its user's: not one that only a search found, nor one of a torn block whose name was not found. A user
+    /// may have written either.
+    pub(crate) fn may_have_rights(&self, ino: Ino) -> bool {
+        self.is_named(ino) && !self.doubted.contains(&ino)
+    }
+
+    /// Whether an inode lies in a block that was torn.
+    pub(crate) fn is_in_torn(&self, ino: Ino) -> bool {
+        self.geometry.locate(ino).is_some_and(|(block, _)| self.torn.contains(&block))
+    }
+
+    /// From which byte on the data in a body may be older than its inode, or another's: from the end of the inode's sector on, if the block was torn.
+    pub(crate) fn body_torn_from(&self, ino: Ino, raw: &RawInode) -> usize {
+        let Some((_, slot)) = self.geometry.locate(ino).filter(|_| self.is_in_torn(ino)) else { return usize::MAX };
+        let end = (slot as usize * SLOT_SIZE / UNIT_SIZE + 1) * UNIT_SIZE;
+        let data = usize::from(raw.body_first.get()) * SLOT_SIZE + BodyHeader::SIZE;
+        // One of an earlier build may lie before its inode, in whatever sector.
+        if data < slot as usize * SLOT_SIZE { 0 } else { end.saturating_sub(data) }
+    }
+
+    /// Takes the set-user-ID and set-group-ID bits from a file that may not have them. Its capabilities go with its attributes.
     fn withdraw_rights(&mut self, ino: Ino, raw: &mut RawInode) {
         const SET_IDS: u16 = 0o6000;
-        if raw.is_dir() || raw.mode.get() & SET_IDS == 0 || self.is_named(ino) {
+        if raw.is_dir() || raw.mode.get() & SET_IDS == 0 || self.may_have_rights(ino) {
             return;
         }
         raw.mode.set(raw.mode.get() & !SET_IDS);
-        self.act(format!("inode {ino}: only a search found it; it has no set-user-ID and set-group-ID bits any more"));
+        let why =
+            if self.is_named(ino) { "in a torn block, and no name vouches for it" } else { "only a search found it" };
+        self.act(format!("inode {ino}: {why}; it has no set-user-ID and set-group-ID bits any more"));
     }
 
     /// A free slot in a chunk, or the first one of a new chunk, if there is room for one.

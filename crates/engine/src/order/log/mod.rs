@@ -324,7 +324,7 @@ impl Checkpointer {
         }
         let mut written = Vec::new();
         for (block, error) in damaged {
-            let Some(image) = volume.cache.image_with_damage(block)? else {
+            let Some(image) = volume.cache.image_with_damage(&volume.geometry, block)? else {
                 if volume.cache.overlay.read().contains(block) {
                     return Err(error);
                 }
