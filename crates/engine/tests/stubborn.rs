@@ -668,7 +668,7 @@ fn a_block_that_cannot_be_read_again_is_met_before_anything_changes() {
         for nth in 1.. {
             let failing = Arc::new(FaultDevice::new(device.clone_image()));
             let fs = Fs::open_device(failing.clone(), None, small.clone()).unwrap();
-            failing.fail(FaultOp::Read, nth, FaultSpan::Forever, Errno::IO.raw_os_error());
+            failing.fail(FaultOp::Read, nth, FaultSpan::Once, Errno::IO.raw_os_error());
             let session = fs.session(Cred::root());
             let is_running = |what: &str| {
                 let reason = fs.shut_down_reason();

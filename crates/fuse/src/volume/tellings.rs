@@ -131,8 +131,10 @@ impl VolumeService {
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
             | Operation::Fallocate(_) => changed(header.nodeid),
-            // Nobody knows which direct writes are asynchronous.
-            Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0 || self.settings.direct_io => {
+            // Nobody knows which direct writes are asynchronous. With `writeback` size and times of a file are the kernel's own.
+            Operation::Write { args, .. }
+                if self.settings.direct_io || args.write_flags & WRITE_CACHE != 0 && !self.agreement.writeback =>
+            {
                 changed_by(header.nodeid, NOBODY);
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
