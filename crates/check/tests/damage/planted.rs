@@ -346,8 +346,9 @@ fn a_body_in_a_torn_block_has_no_rights() {
             assert!(report.is_sound(), "{what}");
             assert!(report.actions.iter().any(|action| action.contains("was torn")), "{what}");
             let mask = InodeBlockHeader::read(&image.read(block)).free_mask;
-            let mode = image.inode(planted).mode.get();
-            let has_rights = mode & 0o6000 != 0 || mode & S_IFMT == S_IFCHR;
+            let (mode, uid) = (image.inode(planted).mode.get(), image.inode(planted).uid.get());
+            let is_open = mode & S_IFMT == S_IFCHR && (mode & !S_IFMT != 0 || uid != 0);
+            let has_rights = mode & 0o6000 != 0 || is_open;
             assert!(mask[1] & 1 == 1 || !has_rights, "{mode:o}, {what}");
             assert_eq!(image.inode(victim).fork, before, "{what}");
             let paths = paths(image.device.clone());

@@ -19,6 +19,7 @@ use myriad_format::{AgBlock, AgNo, BlockHeader, BlockKind, Corrupt, FsBlock, Ino
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
 
 /// A block of inodes as it is found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -403,8 +404,12 @@ impl Repair<'_> {
                 continue;
             }
             if self.doubted.contains(&ino) && matches!(raw.file_type(), S_IFCHR | S_IFBLK) {
-                self.act(format!("inode {ino}: a device in a torn block, and no name vouches for it; it is gone"));
-                continue;
+                // Nobody's to open who might have made it up.
+                raw.mode.set(raw.file_type());
+                (raw.uid, raw.gid) = (U32::ZERO, U32::ZERO);
+                self.act(format!(
+                    "inode {ino}: a device in a torn block, and no name vouches for it; it is for user 0 alone"
+                ));
             }
             self.withdraw_rights(ino, &mut raw);
             let (data, attributes) = body_parts(buf, &body);
