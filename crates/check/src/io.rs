@@ -110,6 +110,14 @@ impl Reader {
         is_any
     }
 
+    /// As [`Self::read_raw`]; of a block that cannot be read as a whole, what there is of it as [`Self::read_each_sector`] does.
+    pub fn read_with_gaps(&self, block: FsBlock, buf: &mut [u8]) -> Vec<Range<usize>> {
+        match self.read_raw(block, buf) {
+            Ok(_) => Vec::new(),
+            Err(_) => self.read_each_sector(block, buf),
+        }
+    }
+
     /// Bytes that are read or not read together.
     fn sector_size(&self) -> usize {
         self.device.alignment().max(SECTOR)

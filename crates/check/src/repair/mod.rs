@@ -6,7 +6,7 @@
 //!            tree may be too old to name all of them, the group is searched. Fields, attributes and extents that cannot be
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
 //!            two such the one written last. What only a search found has no set-id bits and no capabilities: a user may have written it.
-//!            Nor has what lies in a torn block and no name vouches for; that takes blocks last, and is no device
+//!            Nor has what lies in a torn block and no name vouches for; that takes blocks last, and a device is for user 0 alone
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
 //! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed
 //! derived    file maps that were damaged, directory indexes, link counts, inode trees, free space, headers, superblock
@@ -440,10 +440,7 @@ fn bring_home(
     let mut count = 0_u64;
     let inside = u64::from(is_damaged)..reader.geometry.block_count;
     for (block, _) in overlay.blocks().filter(|(block, _)| inside.contains(&block.0)) {
-        let missing = match reader.read_raw(block, &mut buf) {
-            Ok(_) => Vec::new(),
-            Err(_) => reader.read_each_sector(block, &mut buf),
-        };
+        let missing = reader.read_with_gaps(block, &mut buf);
         let mut home = buf.clone();
         let Some(applied) = overlay.apply(block, &mut buf) else { continue };
         count += 1;

@@ -236,10 +236,11 @@ mod tests {
         drop(look);
     }
 
-    /// The log had a change of one unit of a block, and a bit of another unit had rotted at home. Reading the block sealed all of
-    /// it, and the rotten unit went home under a checksum that was right.
-    #[test]
-    fn a_damaged_unit_below_the_log_stays_damaged() {
+    /// A block of units, of which kind, and as it is at home.
+    type AtHome = (FsBlock, BlockKind, Vec<u8>);
+
+    /// A device that lost power with changes of blocks of units that only its log has; and those blocks.
+    fn crashed_units() -> (Arc<MemoryDevice>, Vec<AtHome>) {
         let choices = Choices {
             directory: Directory::Linear,
             space: Space::Bitmap,
@@ -247,15 +248,25 @@ mod tests {
             ..Choices::default()
         };
         let device = Arc::new(crashed_as(&MkfsOptions { choices, ..MkfsOptions::default() }, &["a", "b"]));
-        let mut kinds = BTreeSet::new();
-        let logged: Vec<FsBlock> = {
-            let volume = testing::open(device.clone());
-            volume.cache.overlay.read().blocks().map(|(block, _)| block).collect()
-        };
-        for block in logged {
+        let volume = testing::open(device.clone());
+        let logged: Vec<FsBlock> = volume.cache.overlay.read().blocks().map(|(block, _)| block).collect();
+        let at_home = |block: FsBlock| {
             let mut home = vec![0; 4096];
             device.read(block.0 << 12, &mut home).unwrap();
-            let Some(kind) = BlockKind::of(&home).filter(|kind| kind.is_of_units()) else { continue };
+            let kind = BlockKind::of(&home).filter(|kind| kind.is_of_units())?;
+            Some((block, kind, home))
+        };
+        let logged = logged.into_iter().filter_map(at_home).collect();
+        (device, logged)
+    }
+
+    /// The log had a change of one unit of a block, and a bit of another unit had rotted at home. Reading the block sealed all of
+    /// it, and the rotten unit went home under a checksum that was right.
+    #[test]
+    fn a_damaged_unit_below_the_log_stays_damaged() {
+        let (device, logged) = crashed_units();
+        let mut kinds = BTreeSet::new();
+        for (block, kind, mut home) in logged {
             let applied = {
                 let volume = testing::open(device.clone());
                 let overlay = volume.cache.overlay.read();
@@ -293,21 +304,8 @@ mod tests {
     /// block with a header, and failed.
     #[test]
     fn units_go_home_without_the_first_one() {
-        let choices = Choices {
-            directory: Directory::Linear,
-            space: Space::Bitmap,
-            inodes: Inodes::Static,
-            ..Choices::default()
-        };
-        let device = Arc::new(crashed_as(&MkfsOptions { choices, ..MkfsOptions::default() }, &["a", "b"]));
-        let logged: Vec<FsBlock> = {
-            let volume = testing::open(device.clone());
-            volume.cache.overlay.read().blocks().map(|(block, _)| block).collect()
-        };
-        for block in logged {
-            let mut home = vec![0; 4096];
-            device.read(block.0 << 12, &mut home).unwrap();
-            let Some(kind) = BlockKind::of(&home).filter(|kind| kind.is_of_units()) else { continue };
+        let (device, logged) = crashed_units();
+        for (block, kind, mut home) in logged {
             let damaged = Arc::new(device.clone_image());
             home[..UNIT_SIZE].fill(0);
             damaged.write(block.0 << 12, &home).unwrap();

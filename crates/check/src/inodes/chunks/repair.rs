@@ -355,10 +355,7 @@ impl Repair<'_> {
     /// What there is of a block, with zeros for what cannot be read; which bytes these are.
     fn read_block(&self, block: FsBlock) -> (Vec<u8>, Vec<Range<usize>>) {
         let mut bytes = self.reader.new_buffer();
-        let missing = match self.reader.read_raw(block, &mut bytes) {
-            Ok(_) => Vec::new(),
-            Err(_) => self.reader.read_each_sector(block, &mut bytes),
-        };
+        let missing = self.reader.read_with_gaps(block, &mut bytes);
         (bytes, missing)
     }
 

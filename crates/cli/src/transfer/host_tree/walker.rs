@@ -57,12 +57,12 @@ impl Walker {
                 Ok(((stat.st_dev, stat.st_ino), fd))
             });
             match opened {
-                Ok(((device, _), fd)) if device != self.device && self.mounts != Mounts::Enter => match self.mounts {
-                    Mounts::Foreign => self.push(Item::Problem(hidden(&self.place, &path)), b"")?,
-                    Mounts::Empty | Mounts::Enter => {
-                        self.push(Item::Directory(Arc::new(Directory { fd, path })), b"")?
-                    }
-                },
+                Ok(((device, _), _)) if device != self.device && self.mounts == Mounts::Foreign => {
+                    self.push(Item::Problem(hidden(&self.place, &path)), b"")?;
+                }
+                Ok(((device, _), fd)) if device != self.device && self.mounts == Mounts::Empty => {
+                    self.push(Item::Directory(Arc::new(Directory { fd, path })), b"")?;
+                }
                 Ok((id, _)) if self.follow_all.is_some() && stack.iter().any(|(.., above)| *above == id) => {
                     let place = Shown(&join(&self.place, &path)).to_string();
                     let what = "leads back to a directory that it is in; left out";

@@ -120,10 +120,19 @@ fn walk<T>(
 }
 
 pub(crate) fn lookup(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Option<Found>> {
-    Ok(search(look, dir, raw, name)?.hit.map(|hit| Found { ino: hit.ino, raw: None }))
+    Ok(scan(look, dir, raw, name)?.hit.map(|hit| Found { ino: hit.ino, raw: None }))
 }
 
 pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
+    let search = scan(look, dir, raw, name)?;
+    if let Some(hit) = &search.hit {
+        read_ahead(look, dir, raw, split(look, hit.spot).0)?;
+    }
+    Ok(search)
+}
+
+/// A search through all blocks that have names.
+fn scan(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) -> Result<Search> {
     look.volume.counters.bump(Count::dir_scans);
     let tag = tag_of(name.hash);
     let (mut hit, mut twin, mut room) = (None, None, None);
@@ -157,9 +166,6 @@ pub(crate) fn search(look: &Look<'_>, dir: Ino, raw: &RawInode, name: Name<'_>) 
         Ok(hit.is_none())
     })?;
     look.volume.counters.add(Count::dir_tags_compared, compared);
-    if let Some(hit) = &hit {
-        read_ahead(look, dir, raw, split(look, hit.spot).0)?;
-    }
     Ok(Search { hit, twin, seen: super::Seen::Slots(Seen { free: room, extents }) })
 }
 

@@ -544,7 +544,7 @@ fn a_link_that_stays_an_orphan_is_a_link() {
     raw.check(Ino(link.ino)).unwrap();
 }
 
-/// The same of a bitmap of blocks: all that waited to be written was lost, so that the blocks of a removed directory would not be.
+/// As [`a_slot_that_cannot_be_given_back_stays_taken`], of a bitmap of blocks: all that waited to be written was lost, so that the blocks of a removed directory would not be.
 #[test]
 fn blocks_that_cannot_be_given_back_stay_taken() {
     let memory = Arc::new(MemoryDevice::new(16 << 20));
