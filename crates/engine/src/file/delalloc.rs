@@ -322,7 +322,7 @@ fn take_part(
         }
     };
     match put() {
-        Err(Error::Refused(Errno::NOSPC)) if volume.has_promises() => {
+        Err(Error::Refused(Errno::NOSPC)) if crate::ops::reclaim_put_off(volume) | volume.has_promises() => {
             // What another file's flush meets, whoever syncs that file is told; here as below.
             let _ = flush_all(volume);
             put()

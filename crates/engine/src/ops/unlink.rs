@@ -115,12 +115,37 @@ pub(crate) enum Gone {
 pub(crate) fn finish_gone(volume: &Volume, gone: Gone) -> Result<()> {
     match gone {
         Gone::Done | Gone::Open => Ok(()),
-        Gone::Reclaim(node) => pass_stuck(volume, Ino(node.ino), reclaim(volume, node)),
+        Gone::Reclaim(node) => finish_nameless(volume, node),
         Gone::Discard(file) => {
             crate::file::discard(volume, &file);
             Ok(())
         }
     }
+}
+
+/// Frees a file without a name that nobody has open any more. If that is refused for now, it is put off ([`reclaim_put_off`]). Outside the gate.
+pub(crate) fn finish_nameless(volume: &Volume, node: Node) -> Result<()> {
+    match reclaim(volume, node) {
+        Err(Error::Refused(Errno::NOMEM)) => {
+            volume.orphans.note_put_off();
+            Ok(())
+        }
+        Err(error @ Error::HostFull(_)) => {
+            volume.orphans.note_put_off();
+            Err(error)
+        }
+        reclaimed => pass_stuck(volume, Ino(node.ino), reclaimed),
+    }
+}
+
+/// Tries once more to free the files without a name of which that was put off; whether there were any. What cannot be freed now either waits for the
+/// next try. Outside the gate, without a file's data lock.
+pub(crate) fn reclaim_put_off(volume: &Volume) -> bool {
+    let has_put_off = volume.orphans.take_put_off();
+    if has_put_off && reclaim_each(volume, volume.orphans.sound(), finish_nameless).is_err() {
+        volume.orphans.note_put_off();
+    }
+    has_put_off
 }
 
 /// The directory, if it has lost its last entry and not its blocks, which are many.
@@ -293,8 +318,8 @@ pub(crate) fn free_range(
 /// open.
 pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
-    let mut gone = None;
     loop {
+        let mut dead = None;
         let done = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(ino);
             if !volume.orphans.is_listed(ino) || volume.files.is_open(ino) {
@@ -326,8 +351,10 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 }
                 return Ok(done);
             }
-            read_ahead(txn, ino, &raw)?;
+            // While its number is its own: whoever is given it next must not find this file under it. A transaction may run twice.
             keep_dead(volume, volume.files.take(ino));
+            dead = dead.take().or_else(|| volume.files.take_dead(ino));
+            read_ahead(txn, ino, &raw)?;
             let is_small = if raw.is_dir() {
                 txn.ask_log(volume.limits.part_log_bytes_max);
                 dir::give_up_part(txn, ino, &mut raw)?
@@ -338,27 +365,24 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 inode::write(txn, ino, &raw)?;
                 return Ok(false);
             }
-            // While its number is its own: whoever is given it next must not find this file under it, and may be a file
-            // without a name itself, which must stay in the list.
-            gone = volume.files.take_dead(ino);
             free_content(txn, ino, &mut raw)?;
             let is_freed = volume.free_inode(txn, ino, &raw)?;
             if !is_freed {
                 // The next try finds that before it changes anything.
                 volume.orphans.note(ino, Reason::Nameless);
                 inode::write(txn, ino, &raw)?;
-                keep_dead(volume, gone.take());
             }
             Ok(is_freed)
-        })?;
-        if done {
+        });
+        // Whatever came of that, nobody reads or flushes what it has in memory: frames that the rest may need, and promises.
+        if let Some(file) = dead {
+            crate::file::discard(volume, &file);
+        }
+        if done? {
             break;
         }
     }
     volume.counters.bump(Count::orphans_reclaimed);
-    if let Some(file) = gone {
-        crate::file::discard(volume, &file);
-    }
     Ok(())
 }
 
@@ -400,7 +424,16 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
 /// that is damaged, or for which there are no frames, stays on the list: no reason to keep everybody from the volume. Of a damaged one
 /// that is large, what lies before the damage is freed; the transaction that meets it first has changed nothing.
 pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
-    for ino in volume.orphans.numbers().into_iter().map(Ino) {
+    let numbers = volume.orphans.numbers().into_iter().map(Ino);
+    reclaim_each(volume, numbers, |volume, node| pass_stuck(volume, Ino(node.ino), reclaim(volume, node)))
+}
+
+fn reclaim_each(
+    volume: &Volume,
+    numbers: impl IntoIterator<Item = Ino>,
+    finish: impl Fn(&Volume, Node) -> Result<()>,
+) -> Result<()> {
+    for ino in numbers {
         let found = || -> Result<Option<(Node, bool)>> {
             let look = volume.look();
             let _lock = volume.lock_shared(ino);
@@ -410,12 +443,12 @@ pub(crate) fn reclaim_orphans(volume: &Volume) -> Result<()> {
             let raw = inode::read(&look, ino)?;
             Ok(Some((inode::node(ino, &raw), raw.is_dir() && raw.nlink.get() > 0)))
         };
-        let reclaimed = found().and_then(|found| match found {
-            None => Ok(()),
-            Some((node, true)) => give_up(volume, node),
-            Some((node, false)) => reclaim(volume, node),
-        });
-        pass_stuck(volume, ino, reclaimed)?;
+        match found() {
+            Ok(None) => {}
+            Ok(Some((node, true))) => pass_stuck(volume, ino, give_up(volume, node))?,
+            Ok(Some((node, false))) => finish(volume, node)?,
+            Err(error) => pass_stuck(volume, ino, Err(error))?,
+        }
     }
     Ok(())
 }

@@ -226,8 +226,8 @@ impl Drop for File {
                 || planted(Bug::AheadReclaimed) && volume.orphans.is_listed(self.file.ino))
         };
         if reclaim {
-            // A failure leaves an orphan for the next mount.
-            let _ = crate::ops::reclaim(volume, self.node());
+            // A failure leaves an orphan, for a later try or for the next opening.
+            let _ = crate::ops::finish_nameless(volume, self.node());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::counters::Count;
 use crate::error::{DamagedData, Errno, Error, Result, Truncated};
 use crate::file;
 use crate::mkfs;
-use crate::ops::{give_back, settle_second_names};
+use crate::ops::{give_back, reclaim_put_off, settle_second_names};
 use crate::order::moment::HeldMoment;
 use crate::planted::{Bug, planted};
 use crate::types::*;
@@ -266,6 +266,7 @@ impl Fs {
         volume.counters.bump(Count::syncs);
         // What could be flushed is durable, whatever became of the rest.
         let flushed = file::flush_all(volume);
+        reclaim_put_off(volume);
         if let Some(soft) = &volume.soft {
             soft.unreadable.forget();
         }

@@ -2,7 +2,7 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::file;
-use crate::ops::{reclaim_orphans, settle_second_names};
+use crate::ops::{reclaim_orphans, reclaim_put_off, settle_second_names};
 use crate::order::checkpointer::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
@@ -110,6 +110,9 @@ fn make_checkpoints(volume: &Volume) {
         // told; and so is, of a volume that was shut down, its next user.
         if flush {
             let _ = file::flush_all(volume);
+        }
+        if flush || visits {
+            reclaim_put_off(volume);
         }
         if !flush || volume.has_uncommitted() || volume.has_to_give_back() {
             let _ = volume.commit_now();

@@ -1,13 +1,16 @@
 //! What others may do with a file that has lost its last name while its last handle closes.
 
 use super::*;
-use myriad_device::MemoryDevice;
+use myriad_device::{BlockDevice, FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn volume() -> (Fs, Session) {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    volume_on(Arc::new(MemoryDevice::new(16 << 20)), &MkfsOptions::default())
+}
+
+fn volume_on(device: Arc<dyn BlockDevice>, made: &MkfsOptions) -> (Fs, Session) {
+    Fs::format_device(device.clone(), None, made).unwrap();
     let options = MountOptions { background: false, commit_interval_ms: 0, ..MountOptions::default() };
     let fs = Fs::open_device(device, None, options).unwrap();
     let session = fs.session(Cred::root());
@@ -54,4 +57,50 @@ fn only_the_orphan_that_was_meant_is_freed() {
         assert_eq!(session.stat_node(second).unwrap().nlink, 0);
     });
     assert_eq!(session.stat_node(second).unwrap_err().errno(), Errno::STALE);
+}
+
+/// A file was closed for the last time while the host had no room. That it was still to be freed was forgotten until the volume was closed: a full
+/// volume stayed full, whatever was synced.
+#[test]
+fn a_file_that_the_host_had_no_room_to_free_is_freed_later() {
+    const PIECES: u64 = 1500;
+    for by_sync in [true, false] {
+        let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+        let (fs, session) =
+            volume_on(device.clone(), &MkfsOptions { log_size: Some(256 << 10), ..MkfsOptions::default() });
+        let before = fs.statfs().unwrap();
+        let file = session.open_tmpfile("/", 0o600).unwrap();
+        for piece in 0..PIECES {
+            file.write_at(&[1; 4096], 2 * piece * 4096).unwrap();
+        }
+        fs.sync().unwrap();
+        // With a page that has no block yet.
+        file.write_at(&[1; 4096], 4096).unwrap();
+        device.fail(FaultOp::Write, 1, FaultSpan::Forever, Errno::NOSPC.raw_os_error());
+        let mut made = 0;
+        let refused = loop {
+            match session.open(&format!("{made}"), OpenOptions::CREATE) {
+                Ok(_) => made += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::HostFull(_)), "{refused}");
+        drop(file);
+        assert_eq!(fs.statfs().unwrap().inodes_used, before.inodes_used + made + 1, "nothing was put off");
+        device.clear();
+        let left = fs.statfs().unwrap().available_blocks;
+        if by_sync {
+            fs.sync().unwrap();
+        } else {
+            let filler = session.open("0", OpenOptions::READ_WRITE).unwrap();
+            let mut end = 0;
+            while let Ok(count) = filler.write_at(&[3; 4096], end) {
+                end += count as u64;
+            }
+            // Some of it was freed before the host was asked for room.
+            assert!(end / 4096 > left + PIECES / 3, "{} blocks, and there were {left}", end / 4096);
+        }
+        assert_eq!(fs.statfs().unwrap().inodes_used, before.inodes_used + made);
+        assert_eq!(fs.volume().totals.reserved_blocks.load(Ordering::Relaxed), 0, "promises");
+    }
 }

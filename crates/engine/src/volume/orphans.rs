@@ -18,7 +18,7 @@ use crate::order::OrphanList;
 use myriad_format::Ino;
 use myriad_format::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Why an inode is on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub(crate) struct Orphans {
     listed: Mutex<{ Rank::Leaf as u8 }, BTreeMap<u64, u8>>,
     /// Those of them that are too damaged to be freed.
     stuck: Mutex<{ Rank::Leaf as u8 }, BTreeSet<u64>>,
+    /// Freeing one was refused that nobody has open, for want of frames or of room on the host: whoever has time for it, or lacks the space, tries again.
+    has_put_off: AtomicBool,
     /// Blocks of the list that the last checkpoint wrote.
     written_blocks: AtomicUsize,
 }
@@ -99,6 +101,15 @@ impl Orphans {
 
     pub fn note_stuck(&self, ino: Ino) {
         self.stuck.lock().insert(ino.0);
+    }
+
+    pub fn note_put_off(&self) {
+        self.has_put_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether freeing one has been put off, for who tries again.
+    pub fn take_put_off(&self) -> bool {
+        self.has_put_off.load(Ordering::Relaxed) && self.has_put_off.swap(false, Ordering::Relaxed)
     }
 
     /// Those that can be freed, as far as is known.
