@@ -394,6 +394,33 @@ fn attributes_of_a_listing_are_of_no_name_that_is_gone() {
     assert_eq!(told()[removed], Some(entries[removed].ino));
 }
 
+/// A directory that may be listed and not searched told of sizes and owners, and a walk went down into what lay below it.
+#[test]
+fn attributes_of_a_listing_are_for_who_may_search() {
+    let (_, fs, _) = volume();
+    let owner = fs.session(Cred::root());
+    owner.create_dir_all("list/below").unwrap();
+    owner.write("list/below/deep", b"x").unwrap();
+    owner.write("list/file", b"x").unwrap();
+    owner.link("list/file", "list/other").unwrap();
+    let dir = owner.stat("list").unwrap().node();
+    let stranger = fs.session(Cred { uid: 1000, gid: 1000, groups: vec![], umask: 0 });
+    for (mode, may_search) in [(0o755, true), (0o754, false)] {
+        owner.set_attr_node(dir, SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+        let listed = stranger.read_dir_plus_at(dir, 0, 100).unwrap();
+        assert_eq!(listed.len(), 3);
+        assert!(listed.iter().all(|(_, stat)| stat.is_some() == may_search), "{mode:o}: {listed:?}");
+        let entries: Vec<_> = listed.into_iter().map(|(entry, _)| entry).collect();
+        let stats = stranger.stat_entries(dir, &entries, |_| true);
+        assert!(stats.iter().all(|stat| stat.is_some() == may_search), "{mode:o}: {stats:?}");
+        let walked: Vec<_> = stranger.walk("list").unwrap().collect();
+        let refused =
+            walked.iter().filter(|step| matches!(step, Err(step) if step.error.errno() == Errno::ACCESS)).count();
+        assert_eq!((walked.len(), refused), if may_search { (5, 0) } else { (4, 3) }, "{mode:o}: {walked:?}");
+        assert_eq!(owner.walk("list").unwrap().filter(Result::is_ok).count(), 5);
+    }
+}
+
 /// An inode knows the place of its first name. Lost and given again, the name lay in another one, and check found fault
 /// with that.
 #[test]

@@ -50,7 +50,8 @@ impl Ops<'_> {
         Ok(())
     }
 
-    /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage, or a name gone or another file's by now.
+    /// As [`Self::read_dir`], with the attributes of each file; `None` for what only a lookup can say: damage, a name gone or another file's by now, or that the
+    /// directory may not be searched.
     pub fn read_dir_plus(&self, node: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
         self.volume.counters.bump(Count::readdirs);
         let mut from = Some(cookie);
@@ -75,7 +76,7 @@ impl Ops<'_> {
     }
 
     /// The attributes that are missing of entries listed after a cookie, of those that the directory still has: it is listed once more, for in some kinds to
-    /// look up each name is to read all of it. It may be listed, so what its names are may be told, whether or not it may be searched.
+    /// look up each name is to read all of it.
     fn stat_listed(&self, look: &Look<'_>, node: Node, after: u64, entries: &[DirEntry], stats: &mut [Option<Stat>]) {
         let is_missing = |(entry, stat): &(&DirEntry, &mut Option<Stat>)| may_have_others(entry) && stat.is_none();
         let missing: Vec<_> = entries.iter().zip(stats).filter(is_missing).collect();
@@ -158,6 +159,12 @@ impl Ops<'_> {
         })
     }
 
+    /// Whether attributes of what a directory names may be told. Who may list it and not search it learns the names alone, as from stat(2).
+    fn may_search(&self, look: &Look<'_>, node: Node) -> bool {
+        let read = inode::read_node(look, node);
+        read.and_then(|raw| namei::check_access(look, self.cred, Ino(node.ino), &raw, perm::EXECUTE)).is_ok()
+    }
+
     /// The attributes of those `wanted`: by the inode, if it says that this is its name, else by `others`, which is given what is known of a few entries and
     /// the number of the first. Each inode may lie in a block of its own, so this leaves the gate between them.
     fn stats(
@@ -172,6 +179,9 @@ impl Ops<'_> {
             is_name && raw.nlink.get() > 0 && entry.ino != node.ino
         };
         let mut look = self.volume.look();
+        if !self.may_search(&look, node) {
+            return vec![None; entries.len()];
+        }
         // In one batch, which takes none of the frames that are kept for others.
         let all = entries.iter().zip(wanted);
         self.fetch_inodes(all.filter(|(_, wanted)| **wanted).map(|(entry, _)| Ino(entry.ino)));

@@ -34,7 +34,8 @@ impl Session {
         Ok(entries)
     }
 
-    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: damaged, as [`Session::lookup`] says).
+    /// As [`Session::read_dir_at`], with the attributes of each file (`None`: damaged, or in a directory that may not be searched, as [`Session::lookup`]
+    /// says).
     pub fn read_dir_plus_at(&self, directory: Node, cookie: u64, max: usize) -> Result<Vec<(DirEntry, Option<Stat>)>> {
         let entries = self.ops().read_dir_plus(directory, cookie, max)?;
         self.ops().accessed(directory);
@@ -42,7 +43,8 @@ impl Session {
     }
 
     /// The attributes of those `wanted` of the files that entries of `directory` name. `None` for one that is not wanted, whose name has
-    /// gone meanwhile or is another file's by now, or that is damaged, as [`Session::lookup`] says: an answer has the number of its entry.
+    /// gone meanwhile or is another file's by now, or that is damaged, and in a directory that may not be searched, as [`Session::lookup`] says: an answer has
+    /// the number of its entry.
     pub fn stat_entries(
         &self,
         directory: Node,
