@@ -101,13 +101,13 @@ pub(crate) fn replay(
             replay.is_readable = true;
             replay.head = recovered.head;
             replay.checkpoints = recovered.checkpoints;
-            replay.pending = recovered.pending;
             if let Some(what) = myriad_log::damaged_anchor(&place).filter(|_| !is_written) {
                 replay.findings.push(finding(format!("one of its two anchors is {what}; the other one counts")));
             }
             if is_needed {
                 replay.findings.extend(outside_of(&recovered.overlay));
                 replay.overlay = Some(recovered.overlay);
+                replay.pending = recovered.pending;
             }
         }
         Err(LogError::Io { op, offset, source }) if is_written => return Err(CheckError::Io { op, offset, source }),

@@ -1,6 +1,6 @@
 //! The end of an open volume that others still have: what was done before it is there, nothing is done after it.
 
-use myriad_device::MemoryDevice;
+use myriad_device::{FaultDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
@@ -156,4 +156,33 @@ fn what_was_made_before_the_end_is_there() {
         }
         assert!(counts.iter().all(|&(_, was_told)| was_told), "round {round}: {counts:?}");
     }
+}
+
+/// Of a host without room for the last superblock closing said that the device had failed, and the volume was shut down. Tried again, it said that all was
+/// closed.
+#[test]
+fn a_host_without_room_for_the_mark_is_waited_for() {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(64 << 20)));
+    Fs::format_device(device.clone(), None, &MkfsOptions::default()).unwrap();
+    let fs = Fs::open_device(device.clone(), None, quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    session.write("before", b"before").unwrap();
+    fs.sync().unwrap();
+    // All else is home.
+    fs.drop_caches().unwrap();
+    device.fill(0..4096);
+    let refused = fs.clone().close();
+    assert!(matches!(refused, Err(Error::HostFull(_))), "{refused:?}");
+    device.clear();
+    // What is durable of it meanwhile does not say that it is closed.
+    session.write("meanwhile", b"meanwhile").unwrap();
+    fs.sync().unwrap();
+    let image = Arc::new(device.inner().clone_image());
+    let found = Fs::open_device(image, None, quiet()).unwrap();
+    assert!(found.info().recovered);
+    assert_eq!(found.session(Cred::root()).read("meanwhile").unwrap(), b"meanwhile");
+    fs.close().unwrap();
+    let fs = Fs::open_device(device, None, quiet()).unwrap();
+    assert!(!fs.info().recovered);
+    assert_eq!(fs.session(Cred::root()).read("meanwhile").unwrap(), b"meanwhile");
 }

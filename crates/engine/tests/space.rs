@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const WRITE: OpenOptions = OpenOptions { create: true, mode: 0o644, ..OpenOptions::READ_WRITE };
 
@@ -292,6 +292,86 @@ fn nothing_is_lost_beside_trim() {
     });
     fs.close().unwrap();
     look(&device);
+}
+
+/// What a checkpoint puts into the trees is bounded. Of a file in many pieces that had just been removed, trim gave back that part, as if it were all.
+#[test]
+fn trim_gives_back_all_that_was_freed() {
+    const PIECES: u64 = 5000;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let made = MkfsOptions { log_size: Some(1 << 20), ..MkfsOptions::default() };
+    Fs::format_device(device.clone(), None, &made).unwrap();
+    let fs = Fs::open_device(device.clone(), None, MountOptions { discard: Discard::Never, ..quiet() }).unwrap();
+    let session = fs.session(Cred::root());
+    for i in 0..2 * PIECES {
+        fill(&session, &format!("{i}"), 4096);
+    }
+    settle(&fs);
+    let filler = session.open("filler", WRITE).unwrap();
+    let left = fs.statfs().unwrap().available_blocks;
+    filler.allocate(AllocateMode::Extend, 0, (left - 500) << 12).unwrap();
+    for i in 0..PIECES {
+        session.unlink(&format!("{}", 2 * i)).unwrap();
+    }
+    settle(&fs);
+    // For this there are only holes.
+    fill(&session, "one", PIECES << 12);
+    settle(&fs);
+    let full = device.allocated_bytes();
+    session.unlink("one").unwrap();
+    fs.trim(0..u64::MAX, 0).unwrap();
+    let left = device.allocated_bytes();
+    assert!(left + (PIECES << 12) <= full + (1 << 20), "{left} bytes, of {full}");
+}
+
+/// A device of which the first discard in its last part waits a while for the volume to be closed.
+struct Slow {
+    memory: Arc<MemoryDevice>,
+    is_closed: AtomicBool,
+    discards: AtomicUsize,
+    was_late: AtomicBool,
+}
+
+impl BlockDevice for Slow {
+    myriad_device::pass_on!(memory: size, alignment, read, write, flush, counters, discards);
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        // There no file has been.
+        if offset >= 48 << 20 && self.discards.fetch_add(1, Ordering::SeqCst) == 0 {
+            for _ in 0..50 {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                if self.is_closed.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+        }
+        // The next one who has the volume may have data there.
+        self.was_late.fetch_or(self.is_closed.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.memory.discard(offset, length)
+    }
+}
+
+/// Groups that no file has been in were given back outside of all that closing waits for: when it had returned, and another had opened the volume, what that
+/// one wrote there was lost.
+#[test]
+fn nothing_goes_back_once_the_volume_is_closed() {
+    let memory = Arc::new(MemoryDevice::new(64 << 20));
+    Fs::format_device(memory.clone(), None, &MkfsOptions::default()).unwrap();
+    let [is_closed, was_late] = [AtomicBool::new(false), AtomicBool::new(false)];
+    let device = Arc::new(Slow { memory, is_closed, discards: AtomicUsize::new(0), was_late });
+    let fs = Fs::open_device(device.clone(), None, MountOptions { discard: Discard::Never, ..quiet() }).unwrap();
+    let other = fs.clone();
+    std::thread::scope(|scope| {
+        let trims = scope.spawn(|| other.trim(0..u64::MAX, 0));
+        while device.discards.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        fs.close().unwrap();
+        device.is_closed.store(true, Ordering::SeqCst);
+        let trimmed = trims.join().unwrap();
+        assert!(matches!(trimmed, Ok(_) | Err(Error::Closed)), "{trimmed:?}");
+    });
+    assert!(!device.was_late.load(Ordering::SeqCst));
 }
 
 #[test]

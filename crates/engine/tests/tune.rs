@@ -325,3 +325,20 @@ fn directories_have_the_memory_of_the_moment() {
     fs.close().unwrap();
     assert_sound(&device);
 }
+
+/// A program that set an option again and again, more often than the interval of commits, put off the commit for ever.
+#[test]
+fn options_that_are_set_again_and_again_put_off_no_commit() {
+    let device = formatted(&MkfsOptions::default());
+    let fs = open(&device, MountOptions { background: true, ..quiet() });
+    let count = || fs.counters().into_iter().find(|&(known, _)| known == "checkpoints").unwrap().1;
+    let before = count();
+    fs.session(Cred::root()).write("file", b"content").unwrap();
+    let mut rounds = 0;
+    while count() == before {
+        rounds += 1;
+        assert!(rounds < 200, "no commit");
+        tune(&fs, &["commit=1"]);
+        sleep(Duration::from_millis(50));
+    }
+}

@@ -106,7 +106,10 @@ fn check(fs: &Fs, pace: &Pace, device: &str) -> Result<Outcome> {
         let progress = |_: Progress| pace.rest();
         let options = Options { threads: 1, leftovers: true, progress: Some(&progress), ..Options::default() };
         let report = match check_moment(&moment, &options) {
-            Ok(Online::Checked(report)) => report,
+            Ok(Online::Checked(report)) => {
+                lost.clear();
+                report
+            }
             Ok(Online::GivenUp(why)) => {
                 lost = why;
                 continue;

@@ -33,7 +33,9 @@ use zerocopy::little_endian::I64;
 pub(crate) use create::{Content, NewFile, new_node};
 pub(crate) use leftovers::settle_second_names;
 pub(crate) use surplus::give_back;
-pub(crate) use unlink::{finish_nameless, free_all, free_range, reclaim, reclaim_orphans, reclaim_put_off};
+#[cfg(test)]
+pub(crate) use unlink::reclaim;
+pub(crate) use unlink::{finish_nameless, free_all, free_range, reclaim_orphans, reclaim_put_off};
 
 /// Who does what to which volume.
 #[derive(Clone, Copy)]

@@ -19,6 +19,7 @@ use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG};
 use myriad_format::{Corrupt, FileBlock, Ino};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// Extents freed in one transaction; a file with more goes piece by piece.
@@ -142,7 +143,7 @@ pub(crate) fn finish_nameless(volume: &Volume, node: Node) -> Result<()> {
 /// next try. Outside the gate, without a file's data lock.
 pub(crate) fn reclaim_put_off(volume: &Volume) -> bool {
     let has_put_off = volume.orphans.take_put_off();
-    if has_put_off && reclaim_each(volume, volume.orphans.sound(), finish_nameless).is_err() {
+    if has_put_off && reclaim_each(volume, volume.orphans.sound_nameless(), finish_nameless).is_err() {
         volume.orphans.note_put_off();
     }
     has_put_off
@@ -335,7 +336,9 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
             }
             if raw.nlink.get() > 0 {
                 let has = |reason| volume.orphans.has(ino, reason);
-                let is_left = (has(Reason::Found) || has(Reason::Cut)) && !has(Reason::Ahead);
+                // Dirty data may have its blocks past the size that the inode has. Nobody makes any of a file that is not open.
+                let is_ahead = volume.files.find(ino).is_some_and(|file| file.ahead.load(Ordering::Acquire));
+                let is_left = (has(Reason::Found) || has(Reason::Cut)) && !has(Reason::Ahead) && !is_ahead;
                 if !is_left && !planted(Bug::AheadReclaimed) {
                     return Ok(true);
                 }

@@ -179,6 +179,11 @@ impl Checkpointer {
         settled
     }
 
+    /// The volume could not be marked as closed for lack of room on the host: it goes on.
+    pub fn reopen(&mut self) {
+        self.is_closed = false;
+    }
+
     /// Makes everything changed so far durable.
     pub fn run(&mut self, volume: &Volume) -> Result<()> {
         self.run_to(volume, Goal::All)

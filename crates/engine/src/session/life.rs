@@ -88,7 +88,9 @@ fn interval(volume: &Volume) -> Option<Duration> {
 fn make_checkpoints(volume: &Volume) {
     let mut last = Instant::now();
     loop {
-        let (told, timed_out) = volume.wake.wait(|| interval(volume));
+        // However often it is woken in between, as by whoever sets the interval.
+        let (told, timed_out) =
+            volume.wake.wait(|| interval(volume).map(|interval| interval.saturating_sub(last.elapsed())));
         if told.stop {
             return;
         }
@@ -255,6 +257,10 @@ impl Volume {
             self.note_leftovers();
         }
         // Not settled, it stays marked as in use, and the next opening recovers what the log holds.
-        if settled { self.write_superblock(state::CLEAN) } else { Ok(()) }
+        let marked = if settled { self.write_superblock(state::CLEAN) } else { Ok(()) };
+        if matches!(marked, Err(Error::HostFull(_))) {
+            checkpointer.reopen();
+        }
+        marked
     }
 }

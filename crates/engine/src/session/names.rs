@@ -187,7 +187,8 @@ impl Session {
     /// Makes a file with its content and attributes in one transaction: after a crash it is there whole, or not at all.
     /// The same as `mknod_at` or `symlink_at`, a write, and `set_attr_node`, with their errors; and EINVAL for content
     /// that its type cannot have, or a size in `attr`. Content of more than 1 MiB (less in a small cache) is written
-    /// after the name is made, and a crash may leave part of it.
+    /// after the name is made, and a crash may leave part of it. Under orders `softdep`, `sync` and `none` power loss may leave the name and the size
+    /// before the content: zeros.
     pub fn create_with(&self, parent: Node, name: &[u8], new: &CreateWith<'_>) -> Result<Stat> {
         let mut file = if new.mode & S_IFMT == S_IFLNK {
             check_target(new.content)?;

@@ -14,6 +14,7 @@
 //! Invariants
 //!   1. A block is given back only while it is in a free-space tree and its group is locked: nobody can allocate it before the
 //!      host has answered. Given back a moment later, it could hold its next owner's data.
+//!      For the same reason nothing is given back once the volume is closed, but by the closing itself: whoever opens it next allocates as well.
 //!   2. What is in a tree was freed by a durable epoch, so no state that a crash can leave refers to it.
 //!
 //! What waits is in memory only. After a crash, and of pieces beyond `WAITING_MAX`, it is left to `trim`.
@@ -154,7 +155,7 @@ impl Volume {
             if self.check_not_shut_down().is_err() {
                 return;
             }
-            if let Ok(Some(rest)) = self.give_back_first(range, piece) {
+            if let Ok(Some(rest)) = self.give_back_first(range, piece, all) {
                 self.to_host.put_back(rest);
             }
             if !all && self.wake.is_wanted() {
@@ -163,10 +164,13 @@ impl Volume {
         }
     }
 
-    /// Gives back the first free pieces of a range. Returns what is left of it.
-    fn give_back_first(&self, range: Range<u64>, piece: u32) -> Result<Option<Range<u64>>> {
+    /// Gives back the first free pieces of a range; `closes`: for the closing of the volume, after which nobody else may. Returns what is left of it.
+    fn give_back_first(&self, range: Range<u64>, piece: u32, closes: bool) -> Result<Option<Range<u64>>> {
         let (ag, part) = self.part_of(&range);
         let next = self.with_free(ag, part.start, |free| {
+            if !closes {
+                self.check_running()?;
+            }
             let first = free.start.max(part.start).next_multiple_of(piece);
             let end = free.end.min(part.end) / piece * piece;
             if first >= end {
@@ -187,13 +191,15 @@ impl Volume {
         (ag, first..blocks as u32)
     }
 
-    /// Runs `f` on the first free extent of a group that ends after `from`, with the group locked: it stays free until `f` returns.
+    /// Runs `f` on the first free extent of a group that ends after `from`, inside the gate and with the group locked: it stays free until `f` returns.
     /// `None` if there is none.
     fn with_free<R>(&self, ag: AgNo, from: u32, f: impl FnOnce(Part) -> Result<R>) -> Result<Option<R>> {
         // What is inside the gate cannot evict.
         if !self.cache.has_room() {
             self.cache.sweep(Sweep::ForRoom);
         }
+        // Closing waits for who is inside, and whoever opens the volume next writes there.
+        let look = Look::enter(self);
         {
             // One that is not made has no trees. Nobody makes it as long as we have the lock.
             let _lock = self.groups.making.lock();
@@ -202,7 +208,6 @@ impl Volume {
                 return if all.end > from { f(all).map(Some) } else { Ok(None) };
             }
         }
-        let look = Look::enter(self);
         let mut group = self.group(&look, ag)?;
         let space = group.as_mut().expect("just loaded");
         let Some((start, length)) = space.free_after(&mut &look, AgBlock(from))? else { return Ok(None) };
@@ -228,9 +233,17 @@ impl Volume {
         if self.options.read_only {
             return Err(Errno::ROFS.into());
         }
-        // What was freed before is to be among it: durable first, and then in the trees.
+        // What was freed before is to be among it: durable first, and then in the trees, to which each checkpoint brings a part.
         self.commit_now()?;
-        self.commit_now()?;
+        let mut waiting = u64::MAX;
+        loop {
+            self.commit_now()?;
+            let left = self.checkpointer.lock().released_blocks();
+            if left == 0 || left >= waiting {
+                break;
+            }
+            waiting = left;
+        }
         let bits = self.geometry.block_bits;
         let least = minimum.div_ceil(1 << bits);
         let mut left = range.start.div_ceil(1 << bits)..(range.end >> bits).min(self.geometry.block_count);
@@ -241,10 +254,10 @@ impl Volume {
         // Up to where an extent goes that is long enough, though what is left of it need not be.
         let mut inside = 0;
         while !left.is_empty() {
-            self.check_running()?;
             let (ag, part) = self.part_of(&left);
             let base = left.start - u64::from(part.start);
             let next = self.with_free(ag, part.start, |free| {
+                self.check_running()?;
                 let cut = free.start.max(part.start)..free.end.min(part.end);
                 let is_long =
                     u64::from(cut.end.saturating_sub(cut.start)) >= least || base + u64::from(cut.start) < inside;

@@ -98,6 +98,10 @@ pub(super) fn recover_log(place: Option<LogPlace>, superblock: &Superblock, read
         let (log, found) = Log::open(place, reach).map_err(log_open_error)?;
         (Some(log), found)
     };
+    if !is_needed {
+        // Closed cleanly, a volume has its free blocks in its groups. What the log names beside them is another state's: it is an older copy.
+        return Ok(RecoveredLog { log, ..RecoveredLog::default() });
+    }
     // The log knows blocks, but not the volume's size.
     let geometry = superblock.geometry();
     let outside = |&(start, length): &(FsBlock, u32)| !geometry.is_data_range(start, u64::from(length));
@@ -105,6 +109,6 @@ pub(super) fn recover_log(place: Option<LogPlace>, superblock: &Superblock, read
         let value = start.0.saturating_add(u64::from(length));
         return Err(Corrupt::Log { lsn: found.head, field: "pending free; its end", value }.into());
     }
-    let overlay = if is_needed { found.overlay } else { Overlay::default() };
-    Ok(RecoveredLog { log, pending: found.pending, overlay, recovered: is_needed && found.checkpoints > 0 })
+    let recovered = found.checkpoints > 0;
+    Ok(RecoveredLog { log, pending: found.pending, overlay: found.overlay, recovered })
 }

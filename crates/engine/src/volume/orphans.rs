@@ -114,8 +114,17 @@ impl Orphans {
 
     /// Those that can be freed, as far as is known.
     pub fn sound(&self) -> Vec<Ino> {
-        let stuck = self.stuck.lock().clone();
-        self.numbers().difference(&stuck).copied().map(Ino).collect()
+        self.without_stuck(&self.numbers())
+    }
+
+    /// As [`Self::sound`], of those that have no name: what lies past the end of another may be of data that is not flushed yet.
+    pub fn sound_nameless(&self) -> Vec<Ino> {
+        self.without_stuck(&self.nameless())
+    }
+
+    fn without_stuck(&self, numbers: &BTreeSet<u64>) -> Vec<Ino> {
+        let stuck = self.stuck.lock();
+        numbers.difference(&stuck).copied().map(Ino).collect()
     }
 }
 

@@ -17,11 +17,13 @@ impl Volume {
     /// Writes the superblock in place, with this state and mount record, durably.
     pub fn write_superblock(&self, state: u32) -> Result<()> {
         let look = Look::enter(self);
+        let before;
         let mut image = AlignedBuf::zeroed(self.cache.block_size());
         let frame = self.cache.get(FsBlock(0), BlockKind::Superblock)?;
         {
             let mut bytes = frame.write();
             let raw = Superblock::read_mut(&mut bytes);
+            before = raw.state;
             if raw.state.get() == state::IN_USE && raw.order().goes_by_rounds() {
                 // Whether it is this opening or an earlier one that did not end cleanly.
                 let found = if state == state::IN_USE { leftovers::MAY_BE } else { 0 };
@@ -49,7 +51,14 @@ impl Volume {
         }
         drop(look);
         header::seal(&mut image, 0);
-        self.device.write_durable(0, &image).map_err(|source| self.io_error("write", 0, source))
+        self.device.write_durable(0, &image).map_err(|source| {
+            let _look = Look::enter(self);
+            if let Ok(frame) = self.cache.get(FsBlock(0), BlockKind::Superblock) {
+                // What goes into the log with the next change of the superblock must not say what is not so.
+                Superblock::read_mut(&mut frame.write()).state = before;
+            }
+            self.write_error(0, source)
+        })
     }
 
     /// Whether a check of the whole volume was asked for and has not been made.

@@ -609,6 +609,44 @@ fn a_directory_grows_over_what_is_left_behind_its_end() {
     }
 }
 
+/// A directory lost its last block of names, with the block of pointers to it, and got others before anything was written. Power failed when the inode had
+/// arrived that leads to the new block of pointers, and what that one leads to had not: the directory had a hole, in which nothing could be looked for.
+#[test]
+fn a_directory_that_shrank_and_grew_has_no_hole() {
+    let setup = setup(512, 8 << 20);
+    let volume = Volume::new(&setup);
+    let session = &volume.session;
+    session.mkdir("d", 0o755).unwrap();
+    session.create("other", 0o644).unwrap();
+    let long = |i: usize| format!("d/{i:0>200}");
+    for i in 0..26 {
+        session.link("other", &long(i)).unwrap();
+    }
+    volume.fs.sync().unwrap();
+    for i in [0, 24, 25] {
+        session.unlink(&long(i)).unwrap();
+    }
+    volume.fs.sync().unwrap();
+    let states = volume.states(|session| {
+        // As many as there were, no more.
+        for i in 0..3 {
+            session.link("other", &long(100 + i)).unwrap();
+        }
+    });
+    for state in states {
+        state.check();
+        let after = state.open(&setup);
+        for i in 0..30 {
+            let linked = after.session.link("other", &long(200 + i));
+            assert!(linked.is_ok(), "{}: {i}: {linked:?}", state.what);
+        }
+        after.fs.sync().unwrap();
+        let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
+        drop(after);
+        check_usable(&devices).unwrap();
+    }
+}
+
 /// A file was cut to nothing and written again, in whole blocks, and another file was synced whose inode lies beside. The inode was written with
 /// its new size, and with pointers to the old blocks, since what is in the new ones did not last yet.
 #[test]

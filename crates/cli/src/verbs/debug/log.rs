@@ -25,9 +25,11 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
         }
         return Ok(());
     }
-    let device = volume.log_device.as_ref().unwrap_or(&volume.device);
+    let is_external = volume.superblock.log_device != [0; 16];
+    let device = if is_external { volume.log_device.as_ref() } else { Some(&volume.device) };
     let mut anchors = Vec::new();
-    for slot in 0..ANCHOR_UNITS {
+    // Of a log on a device that was not named there is nothing to show; what is missing is said below.
+    for (device, slot) in device.into_iter().flat_map(|device| (0..ANCHOR_UNITS).map(move |slot| (device, slot))) {
         let offset = start + slot * unit(block_size) as u64;
         let title = format!("anchor {slot}");
         let part = match device::read_at(&**device, offset, AnchorBlock::SIZE) {

@@ -8,7 +8,6 @@ use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
 use crate::mount::control::Daemon;
 use crate::mount::moment::{MOMENTS_MAX, file_for_images};
-use crate::show::size;
 use crate::show::time;
 use crate::volume::device::{explain_open, intact_superblock};
 use anyhow::Result;
@@ -48,6 +47,7 @@ pub fn check_mounted(
         let report = check(device, log, options).map_err(explain)?;
         return Ok(Checked { report, has_checksums, moment: None });
     }
+    let mut last = String::new();
     for _ in 0..MOMENTS_MAX {
         let file = file_for_images(room, "name another directory in TMPDIR, or less --room")?;
         let (value, mut connection) = daemon.hold(&file, || context.check())?;
@@ -74,11 +74,15 @@ pub fn check_mounted(
                 let moment = json!({ "log_position": position, "time": time });
                 return Ok(Checked { report: *report, has_checksums, moment: Some(moment) });
             }
-            Online::GivenUp(why) => context.note(&format!("{name}: the moment is lost: {why}")),
+            Online::GivenUp(why) => {
+                context.note(&format!("{name}: the moment is lost: {why}"));
+                last = why;
+            }
         }
     }
-    let what = format!("it changed by more than {} while it was looked at, {MOMENTS_MAX} times", size::human(room));
-    Err(Failure::new(name, what, "give before-images more room with --room, or wait until it is less busy").into())
+    let what = format!("{MOMENTS_MAX} moments were lost before they had been looked at; the last one: {last}");
+    let hint = "give before-images more room with --room, or wait until it is less busy";
+    Err(Failure::new(name, what, hint).into())
 }
 
 /// Ends the moment, and waits until the daemon has: whoever checks next would be refused, for somebody holds one.

@@ -61,6 +61,11 @@ impl<'a> InodeUnit<'a> {
         facts::undo(self.unit, self.lasting, fact);
     }
 
+    /// Whether a pointer leads elsewhere that leads somewhere as it lasts.
+    pub(super) fn replaces_pointer(&self) -> bool {
+        self.found.iter().any(|fact| matches!(**fact, Fact::Pointer { old, new, .. } if old != 0 && new != 0))
+    }
+
     pub(super) fn undo_pointers(&mut self) {
         for fact in self.found.iter().filter(|fact| matches!(fact, Fact::Pointer { .. })) {
             facts::undo(self.unit, self.lasting, fact);

@@ -13,7 +13,7 @@ use crate::order::soft::shadow::Shadow;
 use crate::planted::{Bug, planted};
 use myriad_format::pointers::Pointer;
 use myriad_format::unit::UNIT_SIZE;
-use myriad_format::{FsBlock, Ino};
+use myriad_format::{BlockKind, FsBlock, Ino};
 
 impl Judge<'_> {
     pub(super) fn judge_pointers(
@@ -30,8 +30,11 @@ impl Judge<'_> {
             (!is.raw().is_dir() || was.raw().size == is.raw().size) && !self.must_stay_whole(owner, is.raw());
         let is_edge_open = self.is_edge_open(&was, &is)?;
         for fact in found {
-            let Fact::Pointer { new, .. } = *fact else { continue };
-            let is_safe = || if is_filled { self.fills_pointer(owner, new) } else { self.is_pointer_safe(new) };
+            let Fact::Pointer { old, new, .. } = *fact else { continue };
+            // What a directory's size covers is mapped by what has been given up, and not yet by what takes its place.
+            let is_hole = || is.raw().is_dir() && old != 0 && self.is_map_changing(new);
+            let is_safe =
+                || !is_hole() && if is_filled { self.fills_pointer(owner, new) } else { self.is_pointer_safe(new) };
             let may = !is_edge_open && if new == 0 { may_clear } else { is_safe() };
             if !may {
                 facts::undo(unit, lasting, fact);
@@ -44,6 +47,13 @@ impl Judge<'_> {
     pub(super) fn is_pointer_safe(&self, word: u64) -> bool {
         let (start, length) = Pointer::run_of(word, &self.geometry);
         (0..length).all(|index| self.is_block_safe(start.0 + u64::from(index), Pointer::is_unwritten(word, index)))
+    }
+
+    /// Whether a pointer leads to a block of pointers that is not as it lasts.
+    fn is_map_changing(&self, word: u64) -> bool {
+        let (start, _) = Pointer::run_of(word, &self.geometry);
+        let shadow = self.state.shadows.get(&start.0);
+        shadow.is_some_and(|shadow| shadow.kind == BlockKind::Pointers && shadow.has_changed())
     }
 
     /// Whether one block of what a pointer leads to lasts.

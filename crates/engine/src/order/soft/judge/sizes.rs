@@ -56,7 +56,8 @@ impl Judge<'_> {
         Ok(word != 0 && index < length.into() && self.data.blocks.contains(&(start.0 + index)))
     }
 
-    /// A directory's size grows once all blocks that it then covers are mapped.
+    /// A directory's size grows once all blocks that it then covers are mapped. As long as one is not that its old size covers, because a new block of
+    /// pointers has taken the place of one that was given up, the directory stays as it lasts.
     pub(super) fn judge_directory_size(&self, inode: &mut InodeUnit<'_>) -> Result<()> {
         if !inode.raw().is_dir() {
             return Ok(());
@@ -65,12 +66,13 @@ impl Judge<'_> {
         // One that begins had nothing.
         let lasted = inode.lasting().filter(|_| inode.part(|part| *part == Part::Born).is_none());
         let old = lasted.map_or(0, |lasting| lasting.raw().size.get());
-        if size <= old {
+        let replaces = old > 0 && inode.replaces_pointer();
+        if size == 0 || size <= old && !replaces {
             return Ok(());
         }
         let shown = inode.shown();
         let last = FileBlock((size - 1) >> self.geometry.block_bits);
-        let first = FileBlock(old >> self.geometry.block_bits);
+        let first = if replaces { FileBlock(0) } else { FileBlock(old >> self.geometry.block_bits) };
         let mut is_mapped = true;
         for block in first.0..=last.0 {
             is_mapped &= self.is_mapped(&shown, FileBlock(block))?;
