@@ -138,6 +138,8 @@ pub mod leftovers {
     pub const MAY_BE: u8 = 1 << 0;
     /// A background check found something else: a check must look before the volume is changed again.
     pub const NEEDS_CHECK: u8 = 1 << 1;
+    /// Directories may have a second name in what could not be read when such names were looked for.
+    pub const SECOND_NAMES: u8 = 1 << 2;
 }
 
 /// Codes of where new directories go.

@@ -35,8 +35,10 @@ pub(crate) fn settle_second_names(volume: &Volume) -> Result<()> {
         return Ok(());
     }
     let Some(search) = volume.second_names.search() else { return Ok(()) };
-    take_all(volume)?;
-    volume.second_names.end(search);
+    let all_read = take_all(volume)?;
+    // If not, the next opening looks again.
+    volume.note_second_names(all_read);
+    volume.second_names.end(search, all_read);
     Ok(())
 }
 
@@ -87,7 +89,9 @@ fn directory_named(volume: &Volume, dir: Node, name: Name<'_>) -> Result<Option<
     Ok(named.is_dir().then(|| (hit.ino, volume.is_leftover(hit.ino, &named, ino, name.hash))))
 }
 
-fn take_all(volume: &Volume) -> Result<()> {
+/// Whether everything could be read.
+fn take_all(volume: &Volume) -> Result<bool> {
+    let mut all_read = true;
     let (mut waiting, mut met) = (vec![volume.root], HashSet::from([volume.root]));
     while let Some(dir) = waiting.pop() {
         volume.check_running()?;
@@ -95,7 +99,10 @@ fn take_all(volume: &Volume) -> Result<()> {
         while let Some(cookie) = next {
             let mut found = Vec::new();
             next = match subdirectories(volume, dir, cookie, &mut found) {
-                Err(Error::Corrupt(_) | Error::Io(_)) => None,
+                Err(Error::Corrupt(_) | Error::Io(_)) => {
+                    all_read = false;
+                    None
+                }
                 next => next?,
             };
             for (name, ino) in found {
@@ -106,13 +113,14 @@ fn take_all(volume: &Volume) -> Result<()> {
                 match is_left(volume, dir, name, ino) {
                     Ok(true) => take(volume, dir, name, ino)?,
                     Ok(false) if met.insert(ino) => waiting.push(ino),
-                    Ok(false) | Err(Error::Corrupt(_) | Error::Io(_)) => {}
+                    Ok(false) => {}
+                    Err(Error::Corrupt(_) | Error::Io(_)) => all_read = false,
                     Err(error) => return Err(error),
                 }
             }
         }
     }
-    Ok(())
+    Ok(all_read)
 }
 
 fn subdirectories(volume: &Volume, dir: Ino, cookie: u64, found: &mut Vec<Found>) -> Result<Option<u64>> {

@@ -6,7 +6,7 @@ use crate::ops::{reclaim_orphans, reclaim_put_off, settle_second_names};
 use crate::order::checkpointer::Checkpointer;
 use crate::types::Order;
 use crate::volume::Volume;
-use myriad_format::superblock::{Superblock, state};
+use myriad_format::superblock::{Superblock, leftovers, state};
 use myriad_format::{BlockKind, Corrupt, FsBlock};
 use myriad_log::LogPlace;
 use parking_lot::Mutex;
@@ -174,6 +174,9 @@ impl Volume {
                 if went_by_rounds || superblock.leftovers != 0 {
                     self.second_names.begin();
                 }
+            }
+            if superblock.leftovers & leftovers::SECOND_NAMES != 0 {
+                self.second_names.begin();
             }
             if self.order == Order::Log && !superblock.is_logged() {
                 // Who opens it next, or looks at the device, goes by what is there. Not before the log has what was counted anew: after a crash under it

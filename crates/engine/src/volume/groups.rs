@@ -474,7 +474,13 @@ impl Volume {
         let body = (raw.body_slots > 0).then(|| (u32::from(raw.body_first.get()), u32::from(raw.body_slots)));
         let is_dir = raw.is_dir();
         self.counters.bump(Count::inodes_freed);
-        let must_wait = txn.inode_free(ino);
+        let stays_taken = is_dir && self.second_names.may_be_unread();
+        if stays_taken {
+            // A check gives it back.
+            self.note_leftovers();
+            self.counters.bump(Count::inodes_stranded);
+        }
+        let must_wait = stays_taken || txn.inode_free(ino);
         self.in_group(&mut group, txn, ag, |space, txn| {
             if is_dir {
                 space.count_directory(txn, at, false)?;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(crate) struct SecondNames {
     may_be: AtomicBool,
+    /// Something could not be read where one may be.
+    may_be_unread: AtomicBool,
     search: Mutex<{ Rank::SecondNames as u8 }, ()>,
 }
 
@@ -31,8 +33,15 @@ impl SecondNames {
         self.may_be().then_some(guard)
     }
 
-    /// There are none any more, and none will come.
-    pub fn end(&self, _: MutexGuard<'_, ()>) {
+    /// There are none any more, and none will come, but for what could not be read: nobody waits for that. `all_read`: there was none.
+    pub fn end(&self, _: MutexGuard<'_, ()>, all_read: bool) {
+        self.may_be_unread.store(!all_read, Ordering::Release);
         self.may_be.store(false, Ordering::Release);
+    }
+
+    /// Whether what could not be read may have an entry of a directory that is gone. Its number is nobody's then: in another's hands the entry would be
+    /// a name of that one, which has no link for it.
+    pub fn may_be_unread(&self) -> bool {
+        self.may_be_unread.load(Ordering::Acquire)
     }
 }

@@ -76,6 +76,15 @@ impl Volume {
         self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::Relaxed);
     }
 
+    /// Whether all second names of directories have been found. That lasts with the next superblock.
+    pub fn note_second_names(&self, all_found: bool) {
+        if all_found {
+            self.leftovers.fetch_and(!leftovers::SECOND_NAMES, Ordering::Relaxed);
+        } else {
+            self.leftovers.fetch_or(leftovers::MAY_BE | leftovers::SECOND_NAMES, Ordering::Relaxed);
+        }
+    }
+
     /// Notes durably that a check must look at the volume before another opening changes it.
     pub fn ask_for_check(&self) -> Result<()> {
         self.leftovers.fetch_or(leftovers::MAY_BE | leftovers::NEEDS_CHECK, Ordering::Relaxed);

@@ -24,6 +24,7 @@ use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_usable;
 use recorded::{State, Volume, each_window, names};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn setup(block_size: u32, size: u64) -> Setup {
     recorded::setup(Order::Soft, block_size, size)
@@ -833,6 +834,63 @@ fn change_names(session: &Session, rng: &mut Rng) {
         };
         assert!(matches!(done, Ok(()) | Err(Error::Refused(_))), "{done:?}");
     }
+}
+
+/// A medium of which one block cannot be read for a while.
+struct Scratched {
+    inner: MemoryDevice,
+    bad: std::ops::Range<u64>,
+    is_bad: AtomicBool,
+}
+
+impl BlockDevice for Scratched {
+    myriad_device::pass_on!(inner: size, alignment, write, flush, discard, discards, counters);
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let meets = offset < self.bad.end && self.bad.start < offset + buf.len() as u64;
+        if meets && self.is_bad.load(Ordering::Relaxed) {
+            return Err(std::io::Error::other("scratched"));
+        }
+        self.inner.read(offset, buf)
+    }
+}
+
+/// A directory could not be read while second names were looked for, and could again later. The directory of which it had such a name was removed, and a file
+/// got its number: the name that was left was the file's, and whoever removed it removed the file.
+#[test]
+fn a_second_name_that_could_not_be_read_is_nobodys() {
+    each_second_name(|setup, state| {
+        let a = state.open(setup).session.stat("a").unwrap().ino;
+        let size = state.image.size();
+        let mut unit = [0; UNIT_SIZE];
+        let bad = (0..size).step_by(UNIT_SIZE).find(|&at| {
+            state.image.read(at, &mut unit).unwrap();
+            BlockKind::of(&unit) == Some(BlockKind::LinearEntries) && UnitHeader::read(&unit).owner.get() == a
+        });
+        let bad = bad.expect("the block of a directory") / 1024 * 1024;
+        let inner = state.image.clone_image();
+        let device = Arc::new(Scratched { inner, bad: bad..bad + 1024, is_bad: AtomicBool::new(true) });
+        let fs = setup.open(device.clone()).unwrap();
+        let session = fs.session(Cred::root());
+        let moved = session.stat("b/y").unwrap().ino;
+        session.mkdir("other", 0o755).unwrap();
+        // Whoever removes a directory waits for the search.
+        session.rmdir("other").unwrap();
+        assert!(!fs.may_have_second_names());
+        device.is_bad.store(false, Ordering::Relaxed);
+        session.rmdir("b/y").unwrap();
+        fs.sync().unwrap();
+        for i in 0..100 {
+            session.write(&format!("f{i}"), b"content").unwrap();
+            fs.sync().unwrap();
+            assert_ne!(session.stat(&format!("f{i}")).unwrap().ino, moved, "{}", state.what);
+        }
+        drop(session);
+        fs.close().unwrap();
+        // The next opening can read it.
+        let fs = setup.open(device).unwrap();
+        assert!(fs.may_have_second_names(), "{}", state.what);
+    });
 }
 
 /// Names that a rename has left, one after the other, filled a batch of a listing by themselves: nothing of it was left to show, and that was taken for the end
