@@ -1,5 +1,6 @@
 //! The end of an open volume that others still have: what was done before it is there, nothing is done after it.
 
+use myriad_check::{Options as CheckOptions, check};
 use myriad_device::{FaultDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions};
 use myriad_trials::verdict::check_silent;
@@ -185,4 +186,41 @@ fn a_host_without_room_for_the_mark_is_waited_for() {
     let fs = Fs::open_device(device, None, quiet()).unwrap();
     assert!(!fs.info().recovered);
     assert_eq!(fs.session(Cred::root()).read("meanwhile").unwrap(), b"meanwhile");
+}
+
+/// Beside a volume that had been closed an older copy of its log was opened. What that one named as freed had other owners by then, and was given away again.
+#[test]
+fn a_log_older_than_a_closed_volume_frees_nothing() {
+    const SIZE: usize = 8 << 20;
+    let device = Arc::new(MemoryDevice::new(32 << 20));
+    let log = Arc::new(MemoryDevice::new(2 << 20));
+    Fs::format_device(device.clone(), Some(log.clone()), &MkfsOptions::default()).unwrap();
+    let fs = Fs::open_device(device.clone(), Some(log.clone()), quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    session.write("gone", vec![1; SIZE]).unwrap();
+    fs.sync().unwrap();
+    session.unlink("gone").unwrap();
+    fs.sync().unwrap();
+    let older = Arc::new(log.clone_image());
+    (0..3).for_each(|_| fs.sync().unwrap());
+    (0..2).for_each(|i| session.write(&format!("kept {i}"), vec![2; SIZE]).unwrap());
+    drop(session);
+    fs.close().unwrap();
+
+    let fs = Fs::open_device(device.clone(), Some(older.clone()), quiet()).unwrap();
+    let session = fs.session(Cred::root());
+    let more = session.open("more", OpenOptions::CREATE).unwrap();
+    let mut end = 0;
+    while let Ok(count) = more.write_at(&[3; 1 << 16], end) {
+        end += count as u64;
+    }
+    fs.sync().unwrap();
+    fs.drop_caches().unwrap();
+    for i in 0..2 {
+        assert!(session.read(&format!("kept {i}")).unwrap() == vec![2; SIZE], "{i}");
+    }
+    drop((more, session));
+    fs.close().unwrap();
+    let report = check(device, Some(older), &CheckOptions::default()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
