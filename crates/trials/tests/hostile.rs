@@ -1,4 +1,4 @@
-//! A hundred thousand hostile images of the default, fewer of other choices, the same ones every time: `MYRIAD_SEED` draws others, `MYRIAD_LONG=1` makes it ten
+//! Fifty thousand hostile images of the default, fewer of other choices, the same ones every time: `MYRIAD_SEED` draws others, `MYRIAD_LONG=1` makes it ten
 //! million. One JSON line tells what was done.
 
 use myriad_format::choices::Choices;
@@ -22,7 +22,7 @@ fn hostile_images_do_no_harm() {
             Config { seed, count: if is_default { 10_000_000 } else { 1_000_000 }, ..Config::default() }
         } else {
             // There may be many sets of choices that are not the default's.
-            let count = if is_default { 100_000 } else { 5_000 };
+            let count = if is_default { 50_000 } else { 2_500 };
             Config { seed, count, check_every: 64, change_every: 64, repair_every: 128, ..Config::default() }
         };
         let bases = bases::all(&choices).expect("sound volumes to start from");
