@@ -59,7 +59,7 @@ pub(crate) fn look(
     let geometry = on_disk.geometry();
     // Of the ring, a moment has what replay reads.
     let is_written = !matches!(writer, Writer::Nobody);
-    let is_log_elsewhere = on_disk.log_device != [0; 16] && log_device.is_none();
+    let is_log_elsewhere = on_disk.has_external_log() && log_device.is_none();
     let replay = match writer {
         // It was emptied before anything was changed without it.
         Writer::Holds(_) if is_log_elsewhere && !on_disk.is_logged() => Replay::nothing(),
@@ -184,7 +184,7 @@ pub(crate) fn probe_groups(reader: &Reader, from: u32) -> u32 {
 fn passes(context: &Context<'_>, pending: &[(FsBlock, u32)], is_copy: bool) -> Result<Passed, CheckError> {
     let superblock = &context.superblock;
     let geometry = &context.geometry;
-    if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
+    if !superblock.has_external_log() && superblock.log_blocks.get() > 0 {
         context.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get(), Place::Log, "log");
     }
     let mut pending_blocks = 0;

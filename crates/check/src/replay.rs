@@ -73,8 +73,7 @@ pub(crate) fn replay(
     if superblock.log_blocks.get() == 0 {
         return Ok(replay);
     }
-    let log_device =
-        if superblock.log_device == [0; 16] { device } else { log_device.ok_or(CheckError::NoLogDevice)? };
+    let log_device = if superblock.has_external_log() { log_device.ok_or(CheckError::NoLogDevice)? } else { device };
     let bytes = |blocks: u64| blocks.checked_mul(geometry.block_size() as u64);
     let (Some(start), Some(length)) = (bytes(superblock.log_start.get()), bytes(superblock.log_blocks.get())) else {
         return Err(CheckError::Log("the place of the log is impossible".to_owned()));

@@ -300,7 +300,7 @@ pub(crate) fn log_place(
     if sb.log_blocks.get() == 0 {
         return Ok(None);
     }
-    let (device, start) = if sb.log_device == [0; 16] {
+    let (device, start) = if !sb.has_external_log() {
         (device.clone(), sb.log_start.get() * block)
     } else {
         let log = external.ok_or_else(|| {
@@ -357,7 +357,7 @@ pub(crate) fn make(
     };
     let volume = Volume::assemble(device.clone(), None, sb, mount)?;
     let geometry = volume.geometry;
-    let log_used: Vec<(u32, u32)> = if sb.log_device == [0; 16] && sb.log_blocks.get() > 0 {
+    let log_used: Vec<(u32, u32)> = if !sb.has_external_log() && sb.log_blocks.get() > 0 {
         vec![(sb.log_start.get() as u32, sb.log_blocks.get() as u32)]
     } else {
         Vec::new()

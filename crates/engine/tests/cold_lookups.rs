@@ -3,14 +3,17 @@
 //!
 //! The names are hard links of a few files. So a lookup needs a leaf of the index and an entry block, and no inodes but those few.
 
-use myriad_device::{BlockDevice, MemoryDevice, pass_on};
+#[path = "../../check/tests/common/worn.rs"]
+mod worn;
+
+use myriad_device::{BlockDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, Node, Session};
 use myriad_format::choices::{Choices, Directory};
 use myriad_format::{BlockKind, FsBlock};
 use myriad_trials::verdict::check_silent;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use worn::Worn;
 
 const BLOCK: u64 = 4096;
 /// Names of a file.
@@ -140,24 +143,6 @@ fn a_cache_too_small_for_the_directory_reads_little_in_vain() {
     );
 }
 
-/// A medium with a block that cannot be read.
-struct Scratched {
-    inner: MemoryDevice,
-    bad: FsBlock,
-}
-
-impl BlockDevice for Scratched {
-    pass_on!(inner: size, alignment, write, flush, discard, discards, counters);
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let bad = self.bad.0 * BLOCK..(self.bad.0 + 1) * BLOCK;
-        if offset < bad.end && bad.start < offset + buf.len() as u64 {
-            return Err(io::Error::other("scratched"));
-        }
-        self.inner.read(offset, buf)
-    }
-}
-
 /// Names of a directory that cannot be looked up, all of them asked for in no order. Others are found.
 fn lost(fs: &Fs, names: usize, is_damage: impl Fn(&Error) -> bool) -> usize {
     let session = fs.session(Cred::root());
@@ -189,7 +174,8 @@ fn a_bad_block_takes_only_the_names_that_need_it() {
         let blocks = blocks_of(&image, kind);
         // The last one is no root, which lies in front.
         for &bad in [blocks[blocks.len() / 2], blocks[blocks.len() - 1]].iter() {
-            let scratched = Arc::new(Scratched { inner: image.clone_image(), bad });
+            let place = bad.0 * BLOCK..(bad.0 + 1) * BLOCK;
+            let scratched = Worn::new(Arc::new(image.clone_image()), vec![place]);
             let lost_names = lost(&open(scratched, 64 << 20), NAMES, |error| matches!(error, Error::Io(_)));
             assert!((1..=most).contains(&lost_names), "{kind:?} {bad:?} unreadable: {lost_names} names lost");
             let damaged = Arc::new(image.clone_image());

@@ -297,9 +297,14 @@ impl Superblock {
         Ok(())
     }
 
+    /// Whether the log, if there is one, lies on a device of its own.
+    pub fn has_external_log(&self) -> bool {
+        self.log_device != [0; 16]
+    }
+
     /// A log on the volume itself lies in the first group.
     fn check_log(&self) -> Result<(), SuperblockError> {
-        if self.log_device != [0; 16] || self.log_blocks.get() == 0 {
+        if self.has_external_log() || self.log_blocks.get() == 0 {
             return Ok(());
         }
         let (start, end) = (self.log_start.get(), self.log_start.get().checked_add(self.log_blocks.get()));

@@ -222,7 +222,7 @@ impl<'a> Repair<'a> {
         let is_copy = superblock::find(&**device, options.superblock)?.1.is_some();
         let mut replayed = replay(device, log_device, &superblock, is_copy, false)?;
         let is_log_damaged = replayed.is_damaged();
-        if replayed.is_foreign() && superblock.log_device != [0; 16] && !options.new_log {
+        if replayed.is_foreign() && superblock.has_external_log() && !options.new_log {
             return Err(CheckError::ForeignLog);
         }
         exchange::finish(&**device)?;
@@ -299,7 +299,7 @@ impl<'a> Repair<'a> {
         for ag in 0..repair.ag_used {
             repair.claim_fixed(AgNo(ag));
         }
-        if superblock.log_device == [0; 16] && superblock.log_blocks.get() > 0 {
+        if !superblock.has_external_log() && superblock.log_blocks.get() > 0 {
             repair.blocks.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get());
         }
         // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups

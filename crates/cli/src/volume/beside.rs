@@ -120,7 +120,7 @@ impl Drop for Beside {
 fn state_of(device: &Arc<FileDevice>, place: &str) -> Option<State> {
     let superblock: Superblock = device::superblock(&**device, place).ok()?;
     let mount = superblock.mount_nonce.get();
-    let is_logged = superblock.is_logged() && superblock.log_blocks.get() > 0 && superblock.log_device == [0; 16];
+    let is_logged = superblock.is_logged() && superblock.log_blocks.get() > 0 && !superblock.has_external_log();
     if superblock.state.get() != state::IN_USE || mount == NO_MOUNT || !is_logged {
         return None;
     }

@@ -164,7 +164,7 @@ pub fn log(
         return Ok(None);
     }
     let block_size = superblock.geometry().block_size();
-    let is_external = superblock.log_device != [0; 16];
+    let is_external = superblock.has_external_log();
     let device: Arc<dyn BlockDevice> = match (is_external, log) {
         (false, _) => Arc::clone(device) as _,
         (true, Some(log)) => log,

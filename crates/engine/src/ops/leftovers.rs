@@ -38,7 +38,7 @@ pub(crate) fn settle_second_names(volume: &Volume) -> Result<()> {
     let all_read = take_all(volume)?;
     // If not, the next opening looks again.
     volume.note_second_names(all_read);
-    volume.second_names.end(search, all_read);
+    volume.second_names.end(search);
     Ok(())
 }
 

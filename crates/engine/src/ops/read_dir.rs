@@ -159,12 +159,6 @@ impl Ops<'_> {
         })
     }
 
-    /// Whether attributes of what a directory names may be told. Who may list it and not search it learns the names alone, as from stat(2).
-    fn may_search(&self, look: &Look<'_>, node: Node) -> bool {
-        let read = inode::read_node(look, node);
-        read.and_then(|raw| namei::check_access(look, self.cred, Ino(node.ino), &raw, perm::EXECUTE)).is_ok()
-    }
-
     /// The attributes of those `wanted`: by the inode, if it says that this is its name, else by `others`, which is given what is known of a few entries and
     /// the number of the first. Each inode may lie in a block of its own, so this leaves the gate between them.
     fn stats(
@@ -178,10 +172,11 @@ impl Ops<'_> {
             let is_name = raw.parent.get() == node.ino && raw.name_hash.get() == self.name(&entry.name).hash;
             is_name && raw.nlink.get() > 0 && entry.ino != node.ino
         };
-        let mut look = self.volume.look();
-        if !self.may_search(&look, node) {
+        // Who may list it and not search it learns the names alone, as from stat(2).
+        if self.access(node, perm::EXECUTE).is_err() {
             return vec![None; entries.len()];
         }
+        let mut look = self.volume.look();
         // In one batch, which takes none of the frames that are kept for others.
         let all = entries.iter().zip(wanted);
         self.fetch_inodes(all.filter(|(_, wanted)| **wanted).map(|(entry, _)| Ino(entry.ino)));

@@ -355,8 +355,8 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 return Ok(done);
             }
             // While its number is its own: whoever is given it next must not find this file under it. A transaction may run twice.
-            keep_dead(volume, volume.files.take(ino));
-            dead = dead.take().or_else(|| volume.files.take_dead(ino));
+            let take = || volume.files.take(ino).inspect(|file| crate::file::mark_dead(file));
+            dead = dead.take().or_else(take).or_else(|| volume.files.take_dead(ino));
             read_ahead(txn, ino, &raw)?;
             let is_small = if raw.is_dir() {
                 txn.ask_log(volume.limits.part_log_bytes_max);

@@ -474,11 +474,9 @@ impl Volume {
         let body = (raw.body_slots > 0).then(|| (u32::from(raw.body_first.get()), u32::from(raw.body_slots)));
         let is_dir = raw.is_dir();
         self.counters.bump(Count::inodes_freed);
-        let stays_taken = is_dir && self.second_names.may_be_unread();
+        let stays_taken = is_dir && self.may_have_unread_names();
         if stays_taken {
-            // A check gives it back.
-            self.note_leftovers();
-            self.counters.bump(Count::inodes_stranded);
+            self.note_stranded_inode();
         }
         let must_wait = stays_taken || txn.inode_free(ino);
         self.in_group(&mut group, txn, ag, |space, txn| {

@@ -163,7 +163,7 @@ impl Volume {
         check_opening(order, &choices, log.as_ref(), &superblock, &options)?;
         let device = finish_exchange(device, &mut superblock, options.read_only)?;
         let counters = Arc::new(Counters::new());
-        let log_is_external = superblock.log_device != [0; 16];
+        let log_is_external = superblock.has_external_log();
         let RecoveredLog { log, pending, overlay, recovered } = recover_log(log, &superblock, options.read_only)?;
         let cache = Cache::new(
             options.cache_size,

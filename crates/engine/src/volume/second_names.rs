@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(crate) struct SecondNames {
     may_be: AtomicBool,
-    /// Something could not be read where one may be.
-    may_be_unread: AtomicBool,
     search: Mutex<{ Rank::SecondNames as u8 }, ()>,
 }
 
@@ -33,15 +31,9 @@ impl SecondNames {
         self.may_be().then_some(guard)
     }
 
-    /// There are none any more, and none will come, but for what could not be read: nobody waits for that. `all_read`: there was none.
-    pub fn end(&self, _: MutexGuard<'_, ()>, all_read: bool) {
-        self.may_be_unread.store(!all_read, Ordering::Release);
+    /// There are none any more, and none will come, but for what could not be read ([`Volume::may_have_unread_names`](super::Volume::may_have_unread_names)):
+    /// nobody waits for that.
+    pub fn end(&self, _: MutexGuard<'_, ()>) {
         self.may_be.store(false, Ordering::Release);
-    }
-
-    /// Whether what could not be read may have an entry of a directory that is gone. Its number is nobody's then: in another's hands the entry would be
-    /// a name of that one, which has no link for it.
-    pub fn may_be_unread(&self) -> bool {
-        self.may_be_unread.load(Ordering::Acquire)
     }
 }

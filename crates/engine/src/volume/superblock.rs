@@ -1,6 +1,7 @@
 //! What the superblock says of an open volume: whether it is in use, which mount has it, which features and leftovers it has.
 
 use super::{Volume, transact};
+use crate::counters::Count;
 use crate::edit::BlockStore;
 use crate::error::Result;
 use crate::order::Look;
@@ -76,6 +77,12 @@ impl Volume {
         self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::Relaxed);
     }
 
+    /// The slot of an inode that is gone stays taken, and is nobody's, until a check gives it back.
+    pub fn note_stranded_inode(&self) {
+        self.note_leftovers();
+        self.counters.bump(Count::inodes_stranded);
+    }
+
     /// Whether all second names of directories have been found. That lasts with the next superblock.
     pub fn note_second_names(&self, all_found: bool) {
         if all_found {
@@ -83,6 +90,12 @@ impl Volume {
         } else {
             self.leftovers.fetch_or(leftovers::MAY_BE | leftovers::SECOND_NAMES, Ordering::Relaxed);
         }
+    }
+
+    /// Whether what could not be read may have an entry of a directory that is gone. Its number is nobody's then: in another's hands the entry would be
+    /// a name of that one, which has no link for it.
+    pub fn may_have_unread_names(&self) -> bool {
+        self.leftovers.load(Ordering::Relaxed) & leftovers::SECOND_NAMES != 0
     }
 
     /// Notes durably that a check must look at the volume before another opening changes it.

@@ -24,7 +24,6 @@ use myriad_trials::setup::{Devices, Setup};
 use myriad_trials::verdict::check_usable;
 use recorded::{State, Volume, each_window, names};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn setup(block_size: u32, size: u64) -> Setup {
     recorded::setup(Order::Soft, block_size, size)
@@ -583,31 +582,45 @@ fn a_name_in_a_block_that_is_not_mapped_yet_does_not_last() {
 #[test]
 fn a_directory_grows_over_what_is_left_behind_its_end() {
     let setup = setup(512, 8 << 20);
-    let volume = Volume::new(&setup);
+    let volume = volume_with_long_names(&setup, 32, (0..1).chain(27..32));
+    for state in volume.states(|session| session.link("other", &long_name(0)).unwrap()) {
+        grows_by(&setup, &state, 27..32);
+    }
+}
+
+/// A name of a directory that leaves room for one more in its unit.
+fn long_name(i: usize) -> String {
+    format!("d/{i:0>200}")
+}
+
+/// A volume with a directory that had so many long names; some of them are gone, which lasts.
+fn volume_with_long_names(setup: &Setup, count: usize, gone: impl IntoIterator<Item = usize>) -> Volume {
+    let volume = Volume::new(setup);
     let session = &volume.session;
     session.mkdir("d", 0o755).unwrap();
     session.create("other", 0o644).unwrap();
-    let long = |i: usize| format!("d/{i:0>200}");
-    for i in 0..32 {
-        session.link("other", &long(i)).unwrap();
+    for i in 0..count {
+        session.link("other", &long_name(i)).unwrap();
     }
     volume.fs.sync().unwrap();
-    for i in (0..1).chain(27..32) {
-        session.unlink(&long(i)).unwrap();
+    for i in gone {
+        session.unlink(&long_name(i)).unwrap();
     }
-    let states = volume.states(|session| session.link("other", &long(0)).unwrap());
-    for state in states {
-        state.check();
-        let after = state.open(&setup);
-        for i in 27..32 {
-            let linked = after.session.link("other", &long(i));
-            assert!(linked.is_ok(), "{}: {i}: {linked:?}", state.what);
-        }
-        after.fs.sync().unwrap();
-        let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
-        drop(after);
-        check_usable(&devices).unwrap();
+    volume
+}
+
+/// Of a state that power loss has left the directory takes these names, and nothing is damaged.
+fn grows_by(setup: &Setup, state: &State, names: std::ops::Range<usize>) {
+    state.check();
+    let after = state.open(setup);
+    for i in names {
+        let linked = after.session.link("other", &long_name(i));
+        assert!(linked.is_ok(), "{}: {i}: {linked:?}", state.what);
     }
+    after.fs.sync().unwrap();
+    let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
+    drop(after);
+    check_usable(&devices).unwrap();
 }
 
 /// A directory lost its last block of names, with the block of pointers to it, and got others before anything was written. Power failed when the inode had
@@ -615,36 +628,11 @@ fn a_directory_grows_over_what_is_left_behind_its_end() {
 #[test]
 fn a_directory_that_shrank_and_grew_has_no_hole() {
     let setup = setup(512, 8 << 20);
-    let volume = Volume::new(&setup);
-    let session = &volume.session;
-    session.mkdir("d", 0o755).unwrap();
-    session.create("other", 0o644).unwrap();
-    let long = |i: usize| format!("d/{i:0>200}");
-    for i in 0..26 {
-        session.link("other", &long(i)).unwrap();
-    }
-    volume.fs.sync().unwrap();
-    for i in [0, 24, 25] {
-        session.unlink(&long(i)).unwrap();
-    }
-    volume.fs.sync().unwrap();
-    let states = volume.states(|session| {
-        // As many as there were, no more.
-        for i in 0..3 {
-            session.link("other", &long(100 + i)).unwrap();
-        }
-    });
+    let volume = volume_with_long_names(&setup, 26, [0, 24, 25]);
+    // As many as there were, no more.
+    let states = volume.states(|session| (100..103).for_each(|i| session.link("other", &long_name(i)).unwrap()));
     for state in states {
-        state.check();
-        let after = state.open(&setup);
-        for i in 0..30 {
-            let linked = after.session.link("other", &long(200 + i));
-            assert!(linked.is_ok(), "{}: {i}: {linked:?}", state.what);
-        }
-        after.fs.sync().unwrap();
-        let devices = Devices::from(Arc::new(after.device.inner().clone_image()));
-        drop(after);
-        check_usable(&devices).unwrap();
+        grows_by(&setup, &state, 200..230);
     }
 }
 
@@ -836,25 +824,6 @@ fn change_names(session: &Session, rng: &mut Rng) {
     }
 }
 
-/// A medium of which one block cannot be read for a while.
-struct Scratched {
-    inner: MemoryDevice,
-    bad: std::ops::Range<u64>,
-    is_bad: AtomicBool,
-}
-
-impl BlockDevice for Scratched {
-    myriad_device::pass_on!(inner: size, alignment, write, flush, discard, discards, counters);
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        let meets = offset < self.bad.end && self.bad.start < offset + buf.len() as u64;
-        if meets && self.is_bad.load(Ordering::Relaxed) {
-            return Err(std::io::Error::other("scratched"));
-        }
-        self.inner.read(offset, buf)
-    }
-}
-
 /// A directory could not be read while second names were looked for, and could again later. The directory of which it had such a name was removed, and a file
 /// got its number: the name that was left was the file's, and whoever removed it removed the file.
 #[test]
@@ -867,9 +836,9 @@ fn a_second_name_that_could_not_be_read_is_nobodys() {
             state.image.read(at, &mut unit).unwrap();
             BlockKind::of(&unit) == Some(BlockKind::LinearEntries) && UnitHeader::read(&unit).owner.get() == a
         });
-        let bad = bad.expect("the block of a directory") / 1024 * 1024;
-        let inner = state.image.clone_image();
-        let device = Arc::new(Scratched { inner, bad: bad..bad + 1024, is_bad: AtomicBool::new(true) });
+        let start = bad.expect("the block of a directory") / 1024 * 1024;
+        let bad = start..start + 1024;
+        let device = worn::Worn::new(Arc::new(state.image.clone_image()), vec![bad]);
         let fs = setup.open(device.clone()).unwrap();
         let session = fs.session(Cred::root());
         let moved = session.stat("b/y").unwrap().ino;
@@ -877,7 +846,7 @@ fn a_second_name_that_could_not_be_read_is_nobodys() {
         // Whoever removes a directory waits for the search.
         session.rmdir("other").unwrap();
         assert!(!fs.may_have_second_names());
-        device.is_bad.store(false, Ordering::Relaxed);
+        device.heal();
         session.rmdir("b/y").unwrap();
         fs.sync().unwrap();
         for i in 0..100 {

@@ -25,7 +25,7 @@ pub fn show(context: &Context, volume: &RawVolume, json: bool) -> Result<()> {
         }
         return Ok(());
     }
-    let is_external = volume.superblock.log_device != [0; 16];
+    let is_external = volume.superblock.has_external_log();
     let device = if is_external { volume.log_device.as_ref() } else { Some(&volume.device) };
     let mut anchors = Vec::new();
     // Of a log on a device that was not named there is nothing to show; what is missing is said below.

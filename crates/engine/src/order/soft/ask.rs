@@ -3,7 +3,6 @@
 
 use super::Soft;
 use crate::cache::Sweep;
-use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::inode::check_named;
 use crate::order::{Look, Txn};
@@ -96,8 +95,7 @@ impl Volume {
         let (block, slot) = self.geometry.locate(ino).ok_or(Corrupt::NoInode { ino })?;
         let (ag, at) = (self.geometry.ag_of(block), self.geometry.ag_block_of(block));
         if !self.can_release(txn, ag, at, slot)? {
-            self.note_leftovers();
-            self.counters.bump(Count::inodes_stranded);
+            self.note_stranded_inode();
             return Ok(());
         }
         self.with_group(txn, ag, |space, txn| space.free_inode(txn, at, slot, None))
