@@ -21,7 +21,7 @@ use myriad_format::superblock::feature;
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{self, UNIT_SIZE, UnitHeader};
 use myriad_format::xattr::{self, AttrBlockHeader, AttrIter, LIST_MAX};
-use myriad_format::{BlockKind, FileBlock, FsBlock, Ino};
+use myriad_format::{BlockHeader, BlockKind, FileBlock, FsBlock, Ino, header};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use zerocopy::IntoBytes;
 
@@ -293,7 +293,7 @@ impl Repair<'_> {
                 free.push((start, length));
                 true
             });
-            let free = self.leave_to_others(ino, free);
+            let free = self.leave_to_others(ino, raw.is_dir(), free);
             damaged |= free != [(extent.start, u64::from(extent.length))];
             for (start, length) in free {
                 self.blocks.claim(start, length);
@@ -309,16 +309,21 @@ impl Repair<'_> {
         (extents, nodes, damaged)
     }
 
-    /// Takes from runs of blocks those that say that they are another inode's: in order of the table a stale pointer to a block could come
-    /// first, and the directory or map whose block it is would lose it.
-    fn leave_to_others(&self, ino: Ino, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
+    /// Takes from runs of blocks those that say that they are another inode's: in order of their numbers an inode with a stale map could come
+    /// first, and the directory or map whose block it is would lose it. A directory has only blocks that say that they are its own: in place of
+    /// any other it would have an empty one, written over what the file has there whose it is.
+    fn leave_to_others(&self, ino: Ino, is_dir: bool, runs: Vec<(FsBlock, u64)>) -> Vec<(FsBlock, u64)> {
         let mut left: Vec<(FsBlock, u64)> = Vec::new();
         for (start, length) in runs {
-            if self.contested.first_in(start, length).is_none() || !self.blocks_say_whose() {
+            if self.contested.first_in(start, length).is_none() {
                 left.push((start, length));
                 continue;
             }
-            for block in (0..length).map(|at| start.offset_by(at)).filter(|&block| !self.is_anothers(ino, block)) {
+            let is_its = |&block: &FsBlock| {
+                self.contested.first_in(block, 1).is_none()
+                    || (!is_dir || self.says_it_is(ino, block)) && !self.is_anothers(ino, block)
+            };
+            for block in (0..length).map(|at| start.offset_by(at)).filter(is_its) {
                 match left.last_mut() {
                     Some((start, length)) if start.offset_by(*length) == block => *length += 1,
                     _ => left.push((block, 1)),
@@ -328,28 +333,49 @@ impl Repair<'_> {
         left
     }
 
-    /// Whether blocks of directories and maps say whose they are, in units: with a table of inodes and maps of pointers.
-    fn blocks_say_whose(&self) -> bool {
-        self.geometry.has_table() && self.geometry.map == choices::Map::Blocks
+    /// Whether any part of a block says that it is a directory's, and which. Its checksum may be wrong.
+    fn says_it_is(&self, directory: Ino, block: FsBlock) -> bool {
+        let mut buf = self.reader.new_buffer();
+        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
+            return false;
+        }
+        let is_headed = |kind| self.reader.is_headed(block, kind, directory.0, &buf);
+        [BlockKind::DirEntries, BlockKind::DirSlots, BlockKind::DirExtents, BlockKind::DirTree]
+            .into_iter()
+            .any(is_headed)
+            || self.owners_of_units(block, &buf).any(|owner| owner == directory)
     }
 
-    /// Whether a block that is not only an inode's says that it is another one's, which has it: its units hold entries of a directory or
-    /// pointers, and each says whose.
+    /// Whose the sound units of a block are that hold entries of a directory or pointers.
+    fn owners_of_units(&self, block: FsBlock, bytes: &[u8]) -> impl Iterator<Item = Ino> {
+        bytes.chunks_exact(UNIT_SIZE).enumerate().filter_map(move |(number, bytes)| {
+            let kind =
+                BlockKind::of(bytes).filter(|kind| matches!(kind, BlockKind::LinearEntries | BlockKind::Pointers))?;
+            unit::verify_one(bytes, kind, &self.reader.volume, block, number as u32).ok()?;
+            Some(Ino(UnitHeader::read(bytes).owner.get()))
+        })
+    }
+
+    /// Whose a sound block is that holds entries of a directory or nodes of a map.
+    fn owner_of_block(&self, block: FsBlock, bytes: &[u8]) -> Option<Ino> {
+        use BlockKind::{DirEntries, DirExtents, DirSlots, DirTree, ExtentTree};
+        let kind = BlockKind::of(bytes)
+            .filter(|kind| matches!(kind, DirEntries | DirExtents | DirSlots | DirTree | ExtentTree))?;
+        header::verify(bytes, kind, &self.reader.volume, block).ok()?;
+        Some(Ino(BlockHeader::read(bytes).owner.get()))
+    }
+
+    /// Whether a block that is not only an inode's says that it is another one's, which has it: it holds entries of a directory, or nodes or
+    /// pointers of a map, as a whole or in units, and says whose.
     fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
-        if !self.blocks_say_whose() || self.contested.first_in(block, 1).is_none() {
+        if self.contested.first_in(block, 1).is_none() {
             return false;
         }
         let mut buf = self.reader.new_buffer();
         if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
             return false;
         }
-        let owner_of = |(number, bytes): (usize, &[u8])| {
-            let kind =
-                BlockKind::of(bytes).filter(|kind| matches!(kind, BlockKind::LinearEntries | BlockKind::Pointers))?;
-            unit::verify_one(bytes, kind, &self.reader.volume, block, number as u32).ok()?;
-            Some(Ino(UnitHeader::read(bytes).owner.get()))
-        };
-        let owners: BTreeSet<Ino> = buf.chunks_exact(UNIT_SIZE).enumerate().filter_map(owner_of).collect();
+        let owners: BTreeSet<Ino> = self.owners_of_units(block, &buf).chain(self.owner_of_block(block, &buf)).collect();
         !owners.contains(&ino) && owners.into_iter().any(|owner| self.has_block(owner, block))
     }
 
@@ -364,23 +390,29 @@ impl Repair<'_> {
 
     /// Start and end of each run that the map of an inode, as it is on the device, has of contested blocks, its nodes among them.
     fn contested_runs(&self, ino: Ino) -> Vec<(FsBlock, FsBlock)> {
-        let geometry = self.geometry;
-        let mut buf = self.reader.new_buffer();
-        let Some((place, slot)) = geometry.locate(ino).filter(|_| geometry.has_table()) else { return Vec::new() };
-        if self.reader.read_inodes(place, &mut buf).is_err() {
-            return Vec::new();
-        }
-        let raw = *inode_at(&geometry, &buf, slot);
-        if !is_type(raw.mode.get()) || raw.check(ino).is_err() {
-            return Vec::new();
-        }
+        let Some((raw, bytes)) = self.on_device(ino) else { return Vec::new() };
         let mut runs = Vec::new();
-        let mut add = |start: FsBlock, length: u64| {
+        self.for_each_mapped(ino, &raw, &bytes, &mut |start, length| {
             self.contested.for_each_run(start, length, |start, length| {
                 runs.push((start, start.offset_by(length)));
                 true
             });
-        };
+        });
+        runs.sort_unstable();
+        // Those of a damaged map may lie one in the other.
+        runs.dedup_by(|next, run| {
+            let is_joined = next.0 <= run.1;
+            if is_joined {
+                run.1 = run.1.max(next.1);
+            }
+            is_joined
+        });
+        runs
+    }
+
+    /// Start and length of all that the map of an inode leads to, and of its nodes. `bytes`: the inode's block.
+    fn for_each_mapped(&self, ino: Ino, raw: &RawInode, bytes: &[u8], add: &mut dyn FnMut(FsBlock, u64)) {
+        let geometry = self.geometry;
         let mut record = |bytes: &[u8]| {
             let extent = Extent::decode(RawExtent::read(bytes), &geometry, ino).ok();
             if let Some(extent) = extent.filter(|extent| !extent.unwritten) {
@@ -396,20 +428,37 @@ impl Repair<'_> {
             is_worn: false,
             followed: HashSet::new(),
         };
-        if let Ok(Map::Pointers(list)) = map_of(&geometry, ino, &raw, || pointers::in_block(&self.reader, ino, &buf)) {
-            pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, &raw), &list, &mut salvage);
-        }
-        salvage.followed.into_iter().for_each(|node| add(node, 1));
-        runs.sort_unstable();
-        // Those of a damaged map may lie one in the other.
-        runs.dedup_by(|next, run| {
-            let is_joined = next.0 <= run.1;
-            if is_joined {
-                run.1 = run.1.max(next.1);
+        match map_of(&geometry, ino, raw, || pointers::in_block(&self.reader, ino, bytes)) {
+            Ok(Map::Pointers(list)) => {
+                pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, raw), &list, &mut salvage);
             }
-            is_joined
-        });
-        runs
+            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut salvage),
+            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| (salvage.record)(extent.as_bytes())),
+            Ok(Map::None) | Err(_) => {}
+        }
+        let nodes = salvage.followed;
+        nodes.into_iter().for_each(|node| add(node, 1));
+    }
+
+    /// What an inode leads to that no check has looked at, because its block is torn: it may be another one's as well.
+    pub(crate) fn contest_all_of(&mut self, ino: Ino, raw: &RawInode, bytes: &[u8]) {
+        let mut runs = Vec::new();
+        self.for_each_mapped(ino, raw, bytes, &mut |start, length| runs.push((start, length)));
+        runs.into_iter().for_each(|(start, length)| _ = self.contested.claim(start, length));
+    }
+
+    /// An inode as it is on the device, and the bytes of its block.
+    fn on_device(&self, ino: Ino) -> Option<(RawInode, Vec<u8>)> {
+        let (place, slot) = self.geometry.locate(ino)?;
+        let bytes = match self.geometry.has_table() {
+            true => {
+                let mut buf = self.reader.new_buffer();
+                self.reader.read_inodes(place, &mut buf).ok().map(|()| buf)
+            }
+            false => self.block_with(place, slot),
+        }?;
+        let raw = *inode_at(&self.geometry, &bytes, slot);
+        (is_type(raw.mode.get()) && raw.check(ino).is_ok()).then_some((raw, bytes))
     }
 
     /// Whether the map of an inode, as it is on the device, can be followed to its end: no node leads to another one twice.

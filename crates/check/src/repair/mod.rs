@@ -5,7 +5,9 @@
 //! inodes     chunks are taken from the inode trees. Where a tree is damaged, or a part of the log is lost without which a
 //!            tree may be too old to name all of them, the group is searched. Fields, attributes and extents that cannot be
 //!            are dropped. If two inodes own a block, one that a tree names keeps it before one that a search found, and of
-//!            two such the one written last. What only a search found has no set-id bits and no capabilities: a user may have written it.
+//!            two such the one written last; so also of two that trees name, if a part of the log is lost. But a block of
+//!            entries or of a map that says whose it is stays that one's, and a directory takes none that does not say that it
+//!            is its own. What only a search found has no set-id bits and no capabilities: a user may have written it.
 //!            Nor has what lies in a torn block and no name vouches for; that takes blocks last, and a device is for user 0 alone
 //! names      directories from the root down: entries that cannot be are dropped; types, tags and identities are put right
 //! strays     inodes without a name: with links they go into /lost+found as #INO, as far as there is room, others are freed

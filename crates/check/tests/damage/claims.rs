@@ -3,11 +3,14 @@
 
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape};
 use crate::places::{first_extent, word};
-use crate::{look, mend, remaining, shown};
+use crate::{LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL, TREES, TREES_SMALL, look, mend, remaining, shown};
 use myriad_check::Totals;
+use myriad_format::choices::Directory;
 use myriad_format::dir::IndexHeader;
+use myriad_format::extent::Extent;
 use myriad_format::inode::{RawInode, flag, fork};
-use myriad_format::{BlockKind, FsBlock};
+use myriad_format::{BlockKind, FileBlock, FsBlock};
+use zerocopy::IntoBytes;
 
 /// A way to name a block, which does not lie there.
 type Root = fn(&mut RawInode, FsBlock);
@@ -102,4 +105,77 @@ pub fn with_old_root(shape: Shape) -> (Image, Totals) {
         blocks.set(blocks.get() - 2);
     });
     (image, before)
+}
+
+/// Shapes with each kind of directories, and of records of free blocks and inodes.
+fn every_directory() -> impl Iterator<Item = Shape> {
+    let directories = [SHAPE, SMALL, LINEAR, LINEAR_SMALL, SLOTS, SLOTS_SMALL, TREES, TREES_SMALL];
+    directories.into_iter().flat_map(Shape::every_record)
+}
+
+/// A directory that has been removed since took the block of a file, which lost it; what it had there was written over with an empty block of entries.
+#[test]
+fn a_directory_takes_no_block_of_a_file() {
+    for shape in every_directory() {
+        let mut builder = Builder::new(shape);
+        let (root, length) = (builder.root, 9);
+        let old = builder.dir(root, b"old", 0, 0);
+        let plain = builder.file(root, b"plain", 0, &[length]);
+        let image = builder.finish();
+        let (what, start) = (shown(&shape), first_extent(&image.inode(plain)));
+        let blocks: Vec<FsBlock> = (0..u64::from(length)).map(|at| start.offset_by(at)).collect();
+        blocks.iter().for_each(|&block| image.write(block, &vec![b'd'; shape.block_size]));
+        assert!(old < plain, "{what}");
+        let inode = image.inode(plain);
+        image.change_inode(old, |raw| {
+            raw.fork[..8].copy_from_slice(&FsBlock::NONE.0.to_le_bytes());
+            let extent = Extent { file_block: FileBlock(0), start, length, unwritten: false };
+            raw.fork[8..24].copy_from_slice(extent.encode().as_bytes());
+            raw.set_fork(fork::DIRECTORY, 0);
+            raw.size.set(u64::from(length) * shape.block_size as u64);
+            raw.set_block_total(length.into());
+        });
+        let report = mend(&image);
+        assert!(report.repaired && report.is_sound(), "{what}: {}", remaining(&report));
+        assert!(image.inode(plain) == inode, "{what}: {:?}", report.actions);
+        for block in blocks {
+            assert!(image.read(block).iter().all(|&byte| byte == b'd'), "{what}, block {block}: {:?}", report.actions);
+        }
+    }
+}
+
+/// A file whose map is older than a directory took the directory's block where it came first: names were lost, and what they named came to lost+found.
+#[test]
+fn a_map_takes_no_block_that_is_a_directorys() {
+    for shape in every_directory() {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let old = builder.file(root, b"old", 0, &[1]);
+        let directory = builder.dir(root, b"directory", 0, 0);
+        for number in 0..300 {
+            builder.file(directory, format!("something with number {number}").as_bytes(), number % 2, &[]);
+        }
+        let image = builder.finish();
+        let (what, before) = (shown(&shape), look(&image).totals);
+        let of_kind = |kind| image.blocks_of(kind, directory.0);
+        let kind = match shape.choices.directory {
+            Directory::Linear => BlockKind::LinearEntries,
+            Directory::Slots => BlockKind::DirSlots,
+            Directory::Tree => BlockKind::DirTree,
+            _ => BlockKind::DirEntries,
+        };
+        assert!(old < directory, "{what}");
+        for &block in [of_kind(kind).first(), of_kind(kind).last()].into_iter().flatten() {
+            image.change_inode(old, |raw| {
+                let extent = Extent { file_block: FileBlock(0), start: block, length: 1, unwritten: false };
+                raw.fork[..16].copy_from_slice(extent.encode().as_bytes());
+                raw.set_fork(fork::EXTENTS, 1);
+            });
+            let report = mend(&image);
+            assert!(report.repaired && report.is_sound(), "{what}: {}", remaining(&report));
+            assert_eq!(report.totals.entries, before.entries, "{what}: {:?}", report.actions);
+            let is_found = |action: &String| action.contains("lost+found");
+            assert!(!report.actions.iter().any(is_found), "{what}: {:?}", report.actions);
+        }
+    }
 }

@@ -285,6 +285,34 @@ fn what_an_old_tree_has_kept_for_inodes_is_theirs() {
     assert_eq!(image.inode(later).block_total(), 9, "{:?}", report.actions);
 }
 
+/// A part of the log with the removal of a file is lost, and its block of inodes is the first: it took the blocks that another file has had since, which lost
+/// what was synced. Which of the two is older their blocks say.
+#[test]
+fn what_was_written_last_has_its_blocks_after_the_loss_of_a_log() {
+    let (image, victim) = with_lost_log();
+    let block = image.geometry.locate(victim).unwrap().0;
+    let old_block = FsBlock(block.0 - 1);
+    let old = image.geometry.ino(old_block, 1);
+    assert!(image.inode(old).mode.get() == 0o100644 && image.inode(old).block_total() == 0, "a file without blocks");
+    let its = image.inode(victim);
+    image.change_inode(old, |raw| {
+        raw.fork = its.fork;
+        raw.size = its.size;
+        raw.set_fork(fork::EXTENTS, 1);
+        raw.set_block_total(its.block_total());
+    });
+    for (block, lsn) in [(old_block, 4096), (block, 8192)] {
+        let mut bytes = image.read(block);
+        header::seal(&mut bytes, lsn);
+        image.write(block, &bytes);
+    }
+    let content = image.read(places::first_extent(&its));
+    let report = mend(&image);
+    assert!(report.is_sound(), "{}", remaining(&report));
+    assert_eq!(image.inode(victim).block_total(), 9, "{:?}", report.actions);
+    assert!(image.read(places::first_extent(&its)) == content);
+}
+
 /// A file whose attribute looks like an inode where its body reaches the next sector: with set-user-ID bit and the blocks of `victim`, or a device. What
 /// the file's own sector had is lost, or older than the body.
 fn with_planted_inode(mode: u16) -> (Image, Ino, Ino, Ino) {

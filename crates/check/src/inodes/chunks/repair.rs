@@ -109,10 +109,16 @@ impl Repair<'_> {
         }
         let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
         // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
-        // whose blocks others have. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
+        // whose blocks others have. So may a tree, if a part of the log is lost: then those it names come in this order, too. What one
+        // block has had since another one was written, it has by its own word. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
         // one that loses. Last comes what nothing vouches for in torn ones. What a sound one has that a tree names is nobody's
         // inode block, whatever it looks like: reserved blocks keep what they held.
-        let named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        let mut named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
+        if self.are_trees_old {
+            let believed = |lsn: &u64| *lsn <= LSN_BELIEVED;
+            named.sort_by_cached_key(|&block| std::cmp::Reverse(Some(self.lsn_of(block)).filter(believed)));
+        }
+        named.iter().for_each(|&block| self.contest_torn(block));
         let torn = self.take_sound(named, 0.1, 0.3)?;
         if self.are_trees_old {
             self.leave_rest_to_search();
@@ -136,6 +142,20 @@ impl Repair<'_> {
         let (blocks, geometry) = (&self.blocks, &self.geometry);
         self.inode_trees.retain(|&node| is_tree_block(geometry.ag_block_of(node)) || blocks.claim(node, 1).is_none());
         Ok(())
+    }
+
+    /// Nobody has looked yet at what the inodes of a torn block lead to. It is not to be given to others unseen.
+    fn contest_torn(&mut self, block: FsBlock) {
+        if self.state_of(block) != Found::Torn {
+            return;
+        }
+        let bytes = self.read_block(block).0;
+        for (slot, _) in inodes_of(&self.geometry, &bytes).inodes {
+            let (ino, raw) = (self.geometry.ino(block, slot), *inode_at(&self.geometry, &bytes, slot));
+            if raw.check(ino).is_ok() {
+                self.contest_all_of(ino, &raw, &bytes);
+            }
+        }
     }
 
     /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
@@ -455,8 +475,28 @@ impl Repair<'_> {
         set_masks(&mut taking.bytes, &taking.used);
         if taking.bytes != taking.before || !taking.is_sound {
             write(&self.reader, taking.block, &mut taking.bytes)?;
+            self.forget_shared(taking.block);
         }
         Ok(())
+    }
+
+    /// A block of a known chunk, if there is an inode in a slot of it. The block may be torn: its sectors are whole.
+    pub(crate) fn block_with(&self, block: FsBlock, slot: u32) -> Option<Vec<u8>> {
+        if !self.is_chunk(block) || self.state_of(block) == Found::Lost {
+            return None;
+        }
+        let (bytes, missing) = self.read_block(block);
+        let start = slot as usize * SLOT_SIZE;
+        let is_read = missing.iter().all(|missing| missing.end <= start || start + SLOT_SIZE <= missing.start);
+        let slots = inodes_of(&self.geometry, &bytes);
+        let has_inode = slots.inodes.iter().any(|(at, _)| *at == slot) || slots.bad_bodies.contains(&slot);
+        (is_read && has_inode).then_some(bytes)
+    }
+
+    /// Whether a block lies in what a known chunk has initialised.
+    fn is_chunk(&self, block: FsBlock) -> bool {
+        let chunk = self.chunks.range(..=block).next_back();
+        chunk.is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
     }
 
     /// Whether a tree says that there are inodes where this one is; in a table there are always.
@@ -503,14 +543,7 @@ impl Repair<'_> {
         &mut self,
         wanted: Option<(FsBlock, u32)>,
     ) -> Result<Option<(FsBlock, u32)>, CheckError> {
-        let is_chunk = |repair: &Self, block: FsBlock| {
-            repair
-                .chunks
-                .range(..=block)
-                .next_back()
-                .is_some_and(|(start, chunk)| block.0 < start.0 + u64::from(chunk.initialised))
-        };
-        if let Some((block, slot)) = wanted.filter(|&(block, _)| is_chunk(self, block)) {
+        if let Some((block, slot)) = wanted.filter(|&(block, _)| self.is_chunk(block)) {
             self.load_at_hand(block)?;
             if self.is_slot_free(slot) {
                 return Ok(Some((block, slot)));
