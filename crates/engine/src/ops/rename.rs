@@ -195,6 +195,9 @@ impl Ops<'_> {
             if plan.is_to_note {
                 soft.count_rename_to_note();
             }
+            if mode != RenameMode::Exchange && inodes.replaced.as_ref().is_some_and(|(_, raw)| lives_on(raw)) {
+                soft.note_taker(ends.source_hit.ino);
+            }
             keep_homes(soft, &ends, &inodes, &plan);
         }
         (inodes.source_dir.nlink, inodes.target_dir.nlink) = plan.links;
@@ -471,20 +474,24 @@ impl Ops<'_> {
         self.volume.soft.as_ref().is_some_and(|soft| soft.has_exchange() || soft.to_note() > 0)
     }
 
-    /// Whether what a rename takes from its places must first be durable elsewhere. Of a directory in its way it asks each time, of names not for ever.
+    /// Whether what a rename takes from its places must first be durable elsewhere. Of a directory in its way it asks each time, and of a file whose other name
+    /// waits for another file's; of other names not for ever.
     fn must_settle(&self, look: &Look<'_>, ends: &Ends<'_>, search: &Search, inodes: &Inodes<'_>) -> Result<bool> {
         let is_settled = ends.before.settled >= SETTLE_TRIES;
-        if let Some((hit, raw)) = &inodes.replaced
-            && raw.is_dir()
-            && look.keeps_others(hit.ino, is_settled)?
-        {
-            return Ok(true);
+        if let Some((hit, raw)) = &inodes.replaced {
+            let must_wait = match raw.is_dir() {
+                true => look.keeps_others(hit.ino, is_settled)?,
+                false => lives_on(raw) && look.is_taker(hit.ino, is_settled)?,
+            };
+            if must_wait {
+                return Ok(true);
+            }
         }
         if is_settled {
             return Ok(false);
         }
         if let Some((hit, raw)) = &inodes.replaced {
-            // What has other names has them on the device once that was asked for.
+            // What has other names has them on the device once that was asked for, but for those that others have moved since (`is_taker`).
             let links = if raw.is_dir() || ends.before.has_settled() { 1 } else { raw.nlink.get() };
             if look.holds_another(ends.target.dir, ends.target.name.tag(), hit.ino, links)? {
                 return Ok(true);
@@ -675,6 +682,11 @@ fn type_code(raw: &RawInode) -> u8 {
     (raw.mode.get() >> 12) as u8
 }
 
+/// Whether a file that loses a name has other ones.
+fn lives_on(raw: &RawInode) -> bool {
+    !raw.is_dir() && raw.nlink.get() > 1
+}
+
 fn set_identity(raw: &mut RawInode, end: End<'_>, position: u32) {
     raw.parent = U64::new(end.dir.0);
     raw.name_hash = U64::new(end.name.hash);
@@ -716,7 +728,7 @@ pub(super) mod testing {
 mod tests {
     use super::*;
     use crate::ops::NewFile;
-    use crate::types::{Cred, MkfsOptions, Order};
+    use crate::types::{Cred, LinkRules, MkfsOptions, Order};
     use crate::volume::{Volume, testing};
     use myriad_device::MemoryDevice;
     use myriad_format::choices::Profile;
@@ -814,6 +826,43 @@ mod tests {
             volume.commit_now().unwrap();
             [&b"x"[..], b"y"].into_iter().for_each(|file| ops.unlink(root, file).unwrap());
         }
+    }
+
+    /// Two files, each with two names, and two threads: each moves a name of one file over a name of the other. Once everything was durable neither asked again,
+    /// and each entry waited for the other one: a forced round let names go, and a cut in it left a file without any.
+    #[test]
+    fn names_that_two_files_take_from_each_other_wait_for_no_ring() {
+        let volume = soft_volume();
+        let (ops, root) = as_root(&volume);
+        let [d1, d2, d3, d4] = [&b"d1"[..], b"d2", b"d3", b"d4"].map(|name| {
+            let made = ops.make(root, name, &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap();
+            Node { ino: made.ino, generation: made.generation }
+        });
+        for (name, first, second) in [(&b"f"[..], d1, d2), (b"v", d3, d4)] {
+            let file = testing::new_file(&volume, name);
+            ops.link(file.node(), second, b"n", LinkRules::default()).unwrap();
+            ops.rename((root, name), (first, b"n"), RenameMode::Replace, (false, false)).unwrap();
+        }
+        volume.commit_now().unwrap();
+        let settled = |from, to, settled| {
+            transact(&volume, OPERATION_BLOCKS, |txn| {
+                let _rename = volume.rename_lock.lock();
+                let (from, to) = (ops.end((from, b"n")), ops.end((to, b"n")));
+                let before = Before { settled, ..Before::default() };
+                ops.rename_inside(txn, from, to, RenameMode::Replace, (false, false), &before)
+            })
+        };
+        assert!(matches!(settled(d4, d2, 1), Ok(Renamed::Done { .. })), "of v, over one of f");
+        assert!(matches!(settled(d1, d3, 1), Ok(Renamed::SettleFirst { is_reshaping: false })), "of f, over one of v");
+        assert!(
+            matches!(settled(d1, d3, SETTLE_TRIES), Err(Error::Refused(Errno::BUSY))),
+            "however often it has asked"
+        );
+        volume.commit_now().unwrap();
+        assert!(matches!(settled(d1, d3, 1), Ok(Renamed::Done { .. })), "v has its name now");
+        volume.commit_now().unwrap();
+        let forced = volume.counters.snapshot().into_iter().find(|(name, _)| *name == "soft_forced");
+        assert_eq!(forced, Some(("soft_forced", 0)));
     }
 
     /// A directory took a name while an exchange waited that had given it one. It had the identity of the later name before the exchange showed, and the name that

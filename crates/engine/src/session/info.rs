@@ -30,6 +30,11 @@ impl Fs {
         self.has_feature(feature::COMPATIBLE_ACL)
     }
 
+    /// Whether some file has had an extended attribute.
+    pub fn has_xattrs(&self) -> bool {
+        self.has_feature(feature::COMPATIBLE_XATTR)
+    }
+
     /// Whether some file has been immutable or append-only.
     pub fn has_flagged(&self) -> bool {
         self.has_feature(feature::COMPATIBLE_FLAGGED)

@@ -46,6 +46,13 @@ impl Look<'_> {
         if keeps && is_settled { Err(Errno::BUSY.into()) } else { Ok(keeps) }
     }
 
+    /// Whether a name of a file that lives on may be another's only once all that was changed before is durable (`Soft::is_taker`). EBUSY as of
+    /// [`Self::keeps_others`]: a ring of names that wait for each other would lose one of them.
+    pub fn is_taker(&self, ino: Ino, is_settled: bool) -> Result<bool> {
+        let is_taker = self.volume.soft.as_ref().is_some_and(|soft| soft.is_taker(ino));
+        if is_taker && is_settled { Err(Errno::BUSY.into()) } else { Ok(is_taker) }
+    }
+
     /// Whether a name may name another inode only once all that was changed before is durable (`Soft::holds_another`).
     pub fn holds_another(&self, dir: Ino, tag: u32, victim: Ino, links: u32) -> Result<bool> {
         self.volume.soft.as_ref().map_or(Ok(false), |soft| soft.holds_another(self, dir, tag, victim, links))
@@ -155,6 +162,17 @@ impl Soft {
         let mut others = self.lasting_names(&look.volume.cache.arena, dir, Some(tag));
         others.retain(|&ino| ino != victim);
         Ok(links > 1 || lives_any(look, &others)?)
+    }
+
+    /// A file has got a name that was another one's, which lives on by other names: this entry waits until one of them lasts. The caller is inside the gate.
+    pub fn note_taker(&self, ino: Ino) {
+        self.takers.lock().insert(ino.0);
+    }
+
+    /// Whether a file may have a name that waits until another file's name lasts. Were one of its other names given to that file, the two would wait for each
+    /// other; so would more of them in a ring. The last rename that would close a ring always has such a file in its way.
+    pub fn is_taker(&self, ino: Ino) -> bool {
+        self.takers.lock().contains(&ino.0)
     }
 }
 

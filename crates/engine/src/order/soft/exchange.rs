@@ -113,9 +113,10 @@ impl Soft {
     }
 
     /// All names last. The gate is closed.
-    pub(super) fn reset_renames_to_note(&self) {
+    pub(super) fn all_names_last(&self) {
         self.to_note.store(0, Ordering::Release);
         self.homes.lock().clear();
+        self.takers.lock().clear();
     }
 
     /// How often a directory has got another parent, or two names have been exchanged. Asked before everything is made durable, and after: if it is the

@@ -88,7 +88,7 @@ use myriad_format::unit::UNIT_SIZE;
 use myriad_format::{BlockKind, FsBlock, Geometry, Ino};
 use pending::{Pending, Step};
 use shadow::{Ghost, MODE, Shadow};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use unreadable::Unreadable;
 
@@ -160,6 +160,8 @@ pub(crate) struct Soft {
     to_note: AtomicU64,
     /// Names of their own that directories have got since then, by directory (`exchange`).
     homes: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, OwnName>>,
+    /// Files that have taken names of other ones since then which live on by other names (`ask`).
+    takers: Mutex<{ Rank::Leaf as u8 }, HashSet<u64>>,
     /// File data that waits to be written, by block.
     data: Mutex<{ Rank::Leaf as u8 }, HashMap<u64, Data>>,
     /// Inodes that wait to be given back.
@@ -334,6 +336,7 @@ impl Soft {
             shapes: AtomicU64::new(0),
             to_note: AtomicU64::new(0),
             homes: Mutex::default(),
+            takers: Mutex::default(),
             data: Mutex::default(),
             inodes_waiting: AtomicU64::new(0),
             bytes: AtomicU64::new(0),

@@ -173,7 +173,7 @@ impl Checkpointer {
             self.begin_wanted(volume, &closed);
         }
         if !goal.is_partial() {
-            soft.reset_renames_to_note();
+            soft.all_names_last();
         }
         drop(closed);
         let has_unflushed = begun.round.has_unflushed;
