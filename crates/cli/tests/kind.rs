@@ -119,6 +119,53 @@ fn a_block_device_is_free_when_umount_returns() {
     place.assert_sound();
 }
 
+/// A loop device and the file behind it are two nodes, and each was opened while the other one was in use: two writers, and a volume that no check could mend.
+#[test]
+fn an_image_and_a_loop_device_over_it_are_one_volume() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let attached = place.command("losetup", &["--find", "--show", "vol.img"]).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        return println!("skipped: no loop device to be had");
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    place.write("letter", b"dear all");
+    let outcome = std::panic::catch_unwind(|| {
+        for (mounted, other) in [(&*device, "vol.img"), ("vol.img", &*device)] {
+            place.line(&format!("mount {mounted} mnt")).ok();
+            fs::write(place.mounted("file"), mounted).unwrap();
+            let refused = [
+                format!("cp letter {other}:/letter"),
+                format!("mkfs -f {other}"),
+                format!("fsck -y {other}"),
+                format!("mount {other} other"),
+            ];
+            fs::create_dir_all(place.path("other")).unwrap();
+            for line in refused {
+                let answer = place.line(&line);
+                assert!(answer.code != 0 && answer.err.contains("in use"), "{line}: {}: {}", answer.code, answer.err);
+            }
+            place.line(&format!("umount {mounted}")).ok();
+            assert_eq!(place.line(&format!("cat {other}:/file")).ok().text(), mounted);
+        }
+        // The kernel's own file systems hold no lock on the file.
+        let made = place.command("mkfs.ext4", &["-q", &device]).status();
+        let mounts = || place.command("mount", &[&*device, "mnt"]).status().is_ok_and(|status| status.success());
+        if !made.is_ok_and(|status| status.success()) || !mounts() {
+            return println!("skipped: ext4 over the loop device");
+        }
+        fs::write(place.mounted("file"), "ext4").unwrap();
+        let answer = place.line("mkfs -f vol.img");
+        assert!(answer.code != 0 && answer.err.contains("mounted at"), "{}: {}", answer.code, answer.err);
+        assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+        // A loop device that nobody uses is in nobody's way.
+        place.line("mkfs -q -f vol.img").ok();
+    });
+    let _ = place.command("umount", &["-q", "mnt"]).status();
+    assert!(place.command("losetup", &["--detach", &device]).status().unwrap().success());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    place.assert_sound();
+}
+
 fn libc_o_excl() -> i32 {
     i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap()
 }

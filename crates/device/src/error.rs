@@ -79,6 +79,7 @@ impl fmt::Display for InUse {
         match &self.holder {
             Some(Holder::Process { pid, command: Some(command) }) => write!(f, " by process {pid} ({command})"),
             Some(Holder::Process { pid, command: None }) => write!(f, " by process {pid}"),
+            Some(Holder::Loop { node }) => write!(f, " through {}", node.display()),
             Some(Holder::Mount { at }) => write!(f, ": the kernel has it mounted at {}", at.display()),
             None => write!(f, " by another process"),
         }
@@ -92,6 +93,8 @@ pub enum Holder {
     Process { pid: u32, command: Option<String> },
     /// The kernel: the block device is mounted as one of its file systems.
     Mount { at: PathBuf },
+    /// Whoever has a loop device over the file.
+    Loop { node: PathBuf },
 }
 
 /// A request that no device of this size and alignment could serve. All numbers are bytes.

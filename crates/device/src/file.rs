@@ -31,7 +31,8 @@ use rustix::io::Errno;
 
 use crate::batch::{self, Target, Transfer};
 use crate::error::{ForkedChild, InUse, OpenError, check_end, check_range, is_full, of_flush};
-use crate::lock::{LockKind, LockRange, find_mount, set_lock};
+use crate::lock::{LockKind, LockRange, find_mount, lock_alone, set_lock};
+use crate::loops::{self, Behind};
 use crate::pool::Pool;
 use crate::uring::Rings;
 use crate::{AlignedBuf, BlockDevice, Counters, DeviceCounters, Discards, ReadRequest, WriteRequest};
@@ -101,6 +102,8 @@ pub struct FileDevice {
     claim: Mutex<Option<File>>,
     access: Access,
     is_block_device: bool,
+    /// Of a loop device the file that it lies on, which is locked with it.
+    behind: Option<Behind>,
     /// A regular file that had holes when it was opened.
     is_sparse: bool,
     /// The host has said that it takes no discards.
@@ -201,7 +204,7 @@ impl FileDevice {
             open.read(true).write(true).create(true).truncate(false).create_new(options.exclusive || existing.is_err());
         let file = open.open(path).map_err(|error| OpenError::io(path, "create", error))?;
         let range = LockRange { start: options.offset, length: 0 };
-        set_lock(&file, path, range, LockKind::Exclusive).inspect_err(|error| {
+        lock_alone(&file, path, range).inspect_err(|error| {
             // One that was made here goes again, unless somebody else has begun to use it already.
             if existing.is_err() && !matches!(error, OpenError::InUse(_)) {
                 let _ = std::fs::remove_file(path);
@@ -237,6 +240,8 @@ impl FileDevice {
         let rules = settle_rules(path, &file, is_block_device, options)?;
         let rings = start_rings(path, options.backend)?;
         let dsync = is_block_device || keeps_dsync(&file);
+        let backing = is_block_device.then(|| loops::backing(metadata.rdev())).flatten();
+        let behind = backing.and_then(|backing| backing.open(access == Access::ReadWrite));
         Ok(Self {
             path: path.to_owned(),
             size: length & !(rules.alignment as u64 - 1),
@@ -244,6 +249,7 @@ impl FileDevice {
             claim: Mutex::new(None),
             access,
             is_block_device,
+            behind,
             // Units of 512 bytes, whatever the host's blocks are.
             is_sparse: !is_block_device && metadata.blocks().saturating_mul(512) < metadata.len(),
             refuses_discards: AtomicBool::new(false),
@@ -325,7 +331,16 @@ impl FileDevice {
         // A child would change the lock of its parent.
         self.check_owner().map_err(|error| OpenError::io(&self.path, "lock", error))?;
         let range = LockRange { start: self.target.start, length: self.size };
-        set_lock(&self.target.file, &self.path, range, kind)
+        if kind == LockKind::Exclusive && !self.is_block_device {
+            return lock_alone(&self.target.file, &self.path, range);
+        }
+        set_lock(&self.target.file, &self.path, range, kind)?;
+        let Some(behind) = &self.behind else { return Ok(()) };
+        let range_behind = LockRange { start: behind.start.saturating_add(range.start), ..range };
+        set_lock(&behind.file, &self.path, range_behind, kind).inspect_err(|_| {
+            // It is refused in any case; closing gives up what this does not.
+            let _ = set_lock(&self.target.file, &self.path, range, LockKind::Unlocked);
+        })
     }
 
     fn check_range(&self, offset: u64, length: u64) -> io::Result<()> {

@@ -25,6 +25,7 @@ mod error;
 mod fault;
 mod file;
 mod lock;
+mod loops;
 mod memory;
 mod moment;
 mod overlay;

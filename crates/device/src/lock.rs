@@ -7,6 +7,9 @@
 //! Such a lock has no owner that the kernel would tell. So on a conflict the holder is looked for among all processes'
 //! descriptors: slow, a few milliseconds, and only ever done to explain a refusal.
 //!
+//! A loop device and the file that it lies on are two nodes, and a lock on the one says nothing to who opens the other. So whoever locks a loop device locks
+//! the file behind it as well, and whoever locks a file alone looks for loop devices over it that are in use ([`crate::loops`]).
+//!
 //! Locks have ranges. A volume in a window of a file (`offset=`, `sizelimit=`) locks the bytes of the window, so two volumes side
 //! by side in one image can be mounted at the same time. Two windows that overlap exclude each other, whichever way they were
 //! given. Without `sizelimit=` window and lock reach to the end of the file.
@@ -21,6 +24,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Holder, InUse, OpenError};
+use crate::loops;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
@@ -38,7 +42,7 @@ pub(crate) struct LockRange {
 }
 
 impl LockRange {
-    fn overlaps(self, start: u64, last: u64) -> bool {
+    pub(crate) fn overlaps(self, start: u64, last: u64) -> bool {
         let own_last = match self.length {
             0 => u64::MAX,
             length => self.start.saturating_add(length - 1),
@@ -89,6 +93,15 @@ pub fn holder(file: &File, path: &Path) -> io::Result<Option<InUse>> {
         let holder = find_lock_holder(file, everything, LockKind::Exclusive);
         return Ok(Some(InUse { path: path.to_owned(), holder }));
     }
+    if metadata.is_file() {
+        return find_loop(file, path, everything);
+    }
+    if let Some(behind) = loops::backing(metadata.rdev()).and_then(|backing| backing.open(false))
+        && is_locked(&behind.file)?
+    {
+        let holder = find_lock_holder(&behind.file, everything, LockKind::Exclusive);
+        return Ok(Some(InUse { path: path.to_owned(), holder }));
+    }
     if metadata.file_type().is_block_device() {
         // The claim lasts no longer than this descriptor.
         let claim = fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(path);
@@ -100,6 +113,25 @@ pub fn holder(file: &File, path: &Path) -> io::Result<Option<InUse>> {
         };
     }
     Ok(None)
+}
+
+/// Takes the exclusive lock of a regular file, which nobody uses through a loop device.
+pub(crate) fn lock_alone(file: &File, path: &Path, range: LockRange) -> Result<(), OpenError> {
+    set_lock(file, path, range, LockKind::Exclusive)?;
+    let found = find_loop(file, path, range).map_err(|error| OpenError::io(path, "find loop devices over", error));
+    found.and_then(|in_use| in_use.map_or(Ok(()), |in_use| Err(in_use.into()))).inspect_err(|_| {
+        // It is refused in any case; closing gives up what this does not.
+        let _ = set_lock(file, path, range, LockKind::Unlocked);
+    })
+}
+
+/// A loop device in use over a part of a file.
+fn find_loop(file: &File, path: &Path, range: LockRange) -> io::Result<Option<InUse>> {
+    let found = loops::over(file, range)?;
+    Ok(found.map(|(device, node)| {
+        let holder = find_mount(device).unwrap_or(Holder::Loop { node });
+        InUse { path: path.to_owned(), holder: Some(holder) }
+    }))
 }
 
 /// Whether an open file has a lock on this one, which is not locked by that.
