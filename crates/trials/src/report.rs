@@ -103,6 +103,7 @@ struct Tried {
     fillings: u64,
     compared: u64,
     damaged: u64,
+    cpu_seconds: f64,
     violations: usize,
 }
 
@@ -132,6 +133,7 @@ impl Report {
                 fillings: end.fillings - start.fillings,
                 compared: end.compared - start.compared,
                 damaged: end.damaged - start.damaged,
+                cpu_seconds: end.cpu_seconds - start.cpu_seconds,
                 violations: end.violations - start.violations,
             });
         }
@@ -149,6 +151,7 @@ impl Report {
             fillings: self.filled.0,
             compared: self.compared,
             damaged: self.damaged.cases,
+            cpu_seconds: cpu_seconds(),
             violations: self.violations.len(),
         }
     }
@@ -300,14 +303,14 @@ impl fmt::Display for Report {
         let mut out = String::new();
         writeln!(out, "Volumes on trial: by the choices that mkfs takes, and the order")?;
         let width = self.rows.iter().map(|tried| tried.row.name().len()).max().unwrap_or(0).max(10);
-        let columns = ["states", "faults", "fillings", "compared", "damaged", "violations"];
+        let columns = ["states", "faults", "fillings", "compared", "damaged", "seconds", "violations"];
         write!(out, "  {:<width$}", "")?;
         columns.iter().try_for_each(|column| write!(out, " {column:>10}"))?;
         writeln!(out)?;
         for tried in &self.rows {
-            let Tried { row, states, faults, fillings, compared, damaged, violations } = tried;
+            let Tried { row, states, faults, fillings, compared, damaged, cpu_seconds, violations } = tried;
             write!(out, "  {:<width$} {states:>10} {faults:>10} {fillings:>10}", row.name())?;
-            writeln!(out, " {compared:>10} {damaged:>10} {violations:>10}")?;
+            writeln!(out, " {compared:>10} {damaged:>10} {cpu_seconds:>10.0} {violations:>10}")?;
         }
         writeln!(out, "\nDistinct states after losing power, each recovered, judged and checked")?;
         write!(out, "  {:<42} {:>7}", "", "runs")?;

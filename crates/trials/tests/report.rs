@@ -12,8 +12,8 @@ fn nothing_is_lost() {
         if rng::is_long() { (Amount::Long, 1_000_000, 100_000) } else { (Amount::Short, 50_000, 5_000) };
     let mut rows = table::asked();
     if !rng::is_long() {
-        // The default and what differs from it at one seam, and the profiles; without a log the default and FFS, of which fragments are tried
-        // where rounds must undo them.
+        // The default and what differs from it at one seam, and the profiles; without a log the default and FFS, where rounds must undo
+        // something with fragments.
         let default = Choices::default().all();
         let ffs = PROFILES.iter().find(|profile| profile.name == "ffs").expect("a profile of the table").choices;
         rows.retain(|row| {
@@ -21,7 +21,7 @@ fn nothing_is_lost() {
             let is_profile = PROFILES.iter().any(|profile| profile.choices == row.choices);
             let keeps_names = Promise::of(row.order) == Promise::Prefix;
             let is_asked = row.is_default() || row.choices == ffs || keeps_names && (flips <= 1 || is_profile);
-            is_asked && (row.fragments == 1 || Promise::of(row.order) == Promise::Usable)
+            is_asked && (row.fragments > 1) == (Promise::of(row.order) == Promise::Usable)
         });
     }
     let report = Report::make(&Plan {

@@ -168,7 +168,7 @@ impl Amount {
 
     /// How much of these a row gets.
     pub fn of(self, row: &Row) -> Self {
-        if self == Self::Short && !row.is_default() { Self::Brief } else { self }
+        if self == Self::Short && *row != Row::default() { Self::Brief } else { self }
     }
 
     /// So much of something, by how much is done.
