@@ -166,6 +166,7 @@ pub fn of_open(error: OpenError) -> anyhow::Error {
         OpenError::InUse(in_use) => {
             let next = match &in_use.holder {
                 Some(Holder::Mount { .. }) => "unmount it first",
+                Some(Holder::Loop { .. }) => "end what uses that, or detach it with losetup -d",
                 _ => "wait until it is done with the volume, or unmount it",
             };
             let text = in_use.to_string();
@@ -252,13 +253,15 @@ fn missing_next(path: &Path, error: &io::Error) -> Option<String> {
 
 /// What is said of a host that has no room for what a volume writes.
 const HOST_FULL: &str = "the file system of the host that holds the image has no room";
+/// As a daemon says it (`Error::HostFull`).
+const HOST_FULL_OF_DAEMON: &str = "the host's file system has no room for the image";
 
 /// Whether an error is that one.
 pub fn is_host_full(error: &anyhow::Error) -> bool {
     if let Some(NotClosed { work, closing }) = error.downcast_ref() {
         return is_host_full(work) || is_host_full(closing);
     }
-    let says = |failure: &Failure| failure.what.starts_with(HOST_FULL);
+    let says = |failure: &Failure| [HOST_FULL, HOST_FULL_OF_DAEMON].iter().any(|text| failure.what.starts_with(text));
     error.chain().any(|cause| cause.downcast_ref::<Failure>().is_some_and(says))
 }
 
@@ -322,7 +325,7 @@ pub fn host_next(error: &io::Error) -> &'static str {
         io::ErrorKind::ReadOnlyFilesystem => "the image lies on a read-only file system: copy it to change it",
         io::ErrorKind::StorageFull => "the host's file system is full: make room there",
         io::ErrorKind::FileTooLarge => "the limit of file sizes (ulimit -f), or of the file system, is reached",
-        io::ErrorKind::OutOfMemory => "give less memory to cached blocks with --cachesize",
+        io::ErrorKind::OutOfMemory => "give less memory to cached blocks (cachesize)",
         _ => "",
     }
 }

@@ -362,6 +362,77 @@ fn an_export_says_what_is_hidden_by_other_mounts() {
     }
 }
 
+/// The kernel said that the volume is full, and umount ended the mount of an image that the host had no room for: what was not synced was lost.
+#[test]
+fn a_full_host_is_told_of_and_keeps_the_mount() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    fs::create_dir(place.path("host")).unwrap();
+    if !host_mount(&place, &["-t", "tmpfs", "-o", "size=16m", "none", "host"]) {
+        return;
+    }
+    let outcome = std::panic::catch_unwind(|| {
+        place.line("mkfs -q --size 64M host/h.img").ok();
+        place.line("mount host/h.img mnt").ok();
+        place.write("host/filler", &vec![1; 13 << 20]);
+        let content = vec![7; 1 << 20];
+        for number in 0..4 {
+            // Some are taken, and nothing of them is durable.
+            let _ = fs::write(place.mounted(&number.to_string()), &content);
+        }
+        let taken: Vec<u32> =
+            (0..4).filter(|n| fs::read(place.mounted(&n.to_string())).is_ok_and(|it| it == content)).collect();
+        assert!(taken.len() > 1, "{taken:?}");
+        place.line("sync mnt").expect(1, &["h.img: the host's file system has no room"]);
+        place.line("umount mnt").expect(1, &["h.img: the host's file system has no room", "--force"]);
+        fs::remove_file(place.path("host/filler")).unwrap();
+        place.line("umount mnt").ok();
+        for number in taken {
+            assert!(place.line(&format!("cat host/h.img:/{number}")).ok().out == content, "{number}");
+        }
+        place.line("fsck -n host/h.img").expect(0, &[]);
+    });
+    place.line("umount --force mnt");
+    assert!(place.command("umount", &["host"]).status().unwrap().success());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// What a mount hides, or shows in place of what is, was taken for the files' own: a copy had no attributes, or another owner and mode, and nothing said so.
+#[test]
+fn what_a_mount_does_not_show_is_not_lost_in_silence() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    let shell = |script: &str| {
+        let status = place.command("sh", &["-ec", script]).status().unwrap();
+        assert!(status.success(), "{script}");
+    };
+    shell("mkdir s; echo text > s/f; chmod 4755 s/f; setfattr -n user.k -v v s/f");
+    place.line("import -q s vol.img:/s").ok();
+    let keeping =
+        ["cp -a vol.img:/s out", "cp -a vol.img:/s vol.img:/t", "export vol.img:/s out", "export vol.img:/s out.tar"];
+    for (options, named, but) in [
+        ("noxattr", "noxattr", "cp -r"),
+        ("uid=1000,umask=077", "uid, umask", "cp -r"),
+        ("gid=7", "gid", "cp -r --preserve=mode,timestamps"),
+    ] {
+        place.mount(&format!("-o {options}"));
+        for line in keeping {
+            let answer = place.line(line).expect(1, &["vol.img: mounted at", named, "unmount it first"]);
+            assert!(!place.path("out").join("f").exists() && !place.path("out.tar").exists(), "{line}: {}", answer.err);
+        }
+        place.line(&format!("{but} vol.img:/s plain")).ok();
+        place.umount();
+        shell("grep -q text plain/f; rm -rf plain out");
+    }
+    place.line("cp -a vol.img:/s out").ok();
+    shell("getfattr -n user.k out/f; test $(stat -c %a out/f) = 4755; rm -r out");
+    // Nothing is hidden where nothing is.
+    place.line("rm -r vol.img:/s").ok();
+    place.line("mkfs -q -f --size 64M vol.img").ok();
+    place.change(|session| put(session, "/f", b"text"));
+    place.mount("-o noxattr");
+    place.line("cp -a vol.img:/f out").ok();
+    place.umount();
+}
+
 /// An image was emptied while a daemon had it mounted, and what it had was gone.
 #[test]
 fn an_image_in_a_volume_is_not_emptied_while_it_is_mounted() {
@@ -575,7 +646,7 @@ fn a_file_that_a_program_has_mapped_is_copied_whole() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     const SIZE: usize = 40 << 20;
     for options in ["", "-o open", "-o writeback"] {
-        place.mount(options);
+        place.mount(&format!("-o {options}"));
         let path = place.mounted("file");
         fs::File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
         let script = "import mmap,os,sys\nf=os.open(sys.argv[1],os.O_RDWR)\nm=mmap.mmap(f,0)\nm[30000000:30000006]=b'stored'\n\

@@ -866,3 +866,18 @@ fn a_single_file_that_cannot_be_copied_stops_after_nothing() {
     let answer = place.line("cp vol.img:/letter /dev/full").expect(1, &["/dev/full: No space left on device"]);
     assert!(!answer.err.contains("stopped"), "{answer:?}");
 }
+
+/// A new log was written over any file without a known mark.
+#[test]
+fn a_new_log_is_not_written_over_somebodys_data() {
+    let place = Place::new();
+    place.write("log", &vec![0; 16 << 20]);
+    place.line("mkfs -q --size 64M --log-device log vol.img").ok();
+    let letters = "dear all\n".repeat(1 << 20).into_bytes();
+    place.write("letters", &letters);
+    place.line("fsck -y --new-log --log-device letters vol.img").expect(8, &["letters: holds", "--force"]);
+    assert_eq!(bytes(&place.path("letters")), letters);
+    place.line("fsck -n --log-device log vol.img").expect(0, &[]);
+    std::fs::create_dir(place.path("mnt")).unwrap();
+    place.line("mount vol.img mnt").expect(1, &["vol.img: its log lies on a device of its own", "-o logdev=DEVICE"]);
+}

@@ -99,11 +99,18 @@ pub fn run(job: Job) -> Result<()> {
     let listener = Listener::bind(&image, settings.offset)?;
     let shared = |device: &Arc<FileDevice>| Arc::clone(device) as Arc<dyn BlockDevice>;
     let fs = Fs::open_device(shared(&device), log_device.as_ref().map(shared), settings.engine.clone());
-    let fs = fs.at(image_name(&image))?;
+    let fs = fs.map_err(|error| match error {
+        Error::Option(refused) if refused.option == "log-device" && settings.engine.log_device.is_none() => {
+            let what = "its log lies on a device of its own";
+            Failure::new(image_name(&image), what, "name that device with -o logdev=DEVICE").into()
+        }
+        error => Err::<(), _>(error).at(image_name(&image)).expect_err("an error stays one"),
+    })?;
     tell_damage(&fs, image_name(&image), Arc::clone(&log));
     tell_host_full(&fs, image_name(&image), Arc::clone(&log));
     let info = fs.info();
     settings.fuse.read_only = info.read_only;
+    let shows_otherwise = shown_otherwise(&settings.fuse, &fs);
     if settings.debug {
         settings.fuse.request_log = Some(Box::new(io::stderr()));
     }
@@ -132,6 +139,7 @@ pub fn run(job: Job) -> Result<()> {
         device: made.device.clone(),
         source: made.source.clone(),
         read_only: info.read_only,
+        shows_otherwise,
     };
     let about = status.clone();
     handle.add_figures("stats.json", move |stats, fs| format!("{}\n", stats::collect(&about, stats, fs)));
@@ -191,6 +199,17 @@ fn open(path: &Path, access: Access, options: &FileOptions) -> Result<Arc<FileDe
     }
     .map_err(explain_open)?;
     Ok(Arc::new(device))
+}
+
+/// The options by which a mount shows files otherwise than they are (`Status::shows_otherwise`).
+fn shown_otherwise(options: &myriad_fuse::Options, fs: &Fs) -> Vec<String> {
+    let all = [
+        ("noxattr", options.no_xattr && fs.has_xattrs()),
+        ("uid", options.uid.is_some()),
+        ("gid", options.gid.is_some()),
+        ("umask", options.umask.is_some()),
+    ];
+    all.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// SIGTERM, SIGINT and SIGHUP unmount. While files are open the mount goes out of sight at once and the daemon stays until they

@@ -256,27 +256,26 @@ impl Export {
     ) -> Result<(Tally, Result<()>, Option<W>)> {
         let owner = Some(owner_or_source(self.owner));
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
-        let feed = self.feed(context, volume, None)?;
+        let feed = self.feed(context, volume, Keep::all(owner), None)?;
         let is_stdout = self.is_stdout();
         let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, is_stdout);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
-        tally.left_out = sink.left_out;
-        tally.skipped -= sink.left_out;
+        tally.leave_out(sink.left_out);
         Ok((tally, result, sink.into_output()))
     }
 
     /// What an archive would hold, without one.
     fn list(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
         let mut sink = Listing::default();
-        let feed = self.feed(context, volume, None)?;
+        let keep = Keep::all(Some(owner_or_source(self.owner)));
+        let feed = self.feed(context, volume, keep, None)?;
         let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, false);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
-        tally.left_out = sink.left_out;
-        tally.skipped -= sink.left_out;
+        tally.leave_out(sink.left_out);
         Ok((tally, result))
     }
 
-    fn feed(&self, context: &Context, volume: &Opened, wanted: Option<Wanted>) -> Result<Feed> {
+    fn feed(&self, context: &Context, volume: &Opened, keep: Keep, wanted: Option<Wanted>) -> Result<Feed> {
         let count = context.shows_progress();
         let (excludes, wanted) = (self.select.excludes(), self.select.wanted().or(wanted));
         match volume {
@@ -286,6 +285,7 @@ impl Export {
                 Ok(volume_tree::read(|| session(volume), node, self.source.clone(), options))
             }
             Opened::Mounted(mounted) => {
+                keep.check_mount(&mounted.daemon.status)?;
                 let path = mounted.files.host_path(&self.source.path, true).at(&self.source)?;
                 // An archive that goes to standard output may end up in the tree.
                 let stdout = rustix::fs::fstat(rustix::stdio::stdout()).ok().filter(|_| self.is_stdout());
@@ -333,7 +333,7 @@ impl Export {
             let top = if self.target.exists() { Some(open_directory(&self.target)?) } else { None };
             let target = Dry { target: target(), clears_way: false };
             let mut writer = Writer::new(target, top, None, keep, rules, false);
-            return Ok(run::run(context, self.feed(context, volume, wanted)?, &mut writer, self.options(tell)));
+            return Ok(run::run(context, self.feed(context, volume, keep, wanted)?, &mut writer, self.options(tell)));
         }
         let is_new = match std::fs::create_dir(&self.target) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
@@ -348,7 +348,7 @@ impl Export {
             target.drop_acls(&top).at(image_name(&self.target))?;
         }
         let mut writer = Writer::new(target, Rc::clone(&top), None, keep, rules, false);
-        let feed = self.feed(context, volume, wanted)?;
+        let feed = self.feed(context, volume, keep, wanted)?;
         let (mut tally, result) = run::run(context, feed, &mut writer, self.options(tell));
         // Once for all, and not file by file; opened before the first write, the directory hears of all that failed.
         let result =

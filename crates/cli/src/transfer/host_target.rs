@@ -261,6 +261,9 @@ impl Target for HostTarget {
     }
 
     fn finish_dir(&self, dir: &Self::Dir, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        if attrs.drops_acl {
+            if_there(rustix::fs::fremovexattr(dir, acl::DEFAULT))?;
+        }
         self.set(dir, attrs, b"a directory", xattrs)
     }
 

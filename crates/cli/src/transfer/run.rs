@@ -126,6 +126,13 @@ pub struct Stop {
 }
 
 impl Tally {
+    /// Of what counted as skipped these were no files that an archive has, and nothing is there in their place.
+    pub fn leave_out(&mut self, sockets: u64) {
+        self.left_out = sockets;
+        self.skipped -= sockets;
+        self.differing -= sockets;
+    }
+
     /// Of several transfers, one after the other.
     pub fn add(&mut self, other: &Self) {
         let Self { files, directories, symlinks, hard_links, others, bytes, skipped, left_out, .. } = other;

@@ -1,9 +1,13 @@
 //! Where files are made: what a volume and a file system of the host have in common.
 
 use super::batch::Meta;
+use crate::failure::{Failure, image_name};
+use crate::mount::control::Status;
+use crate::show::quoted::Quoted;
 use myriad_engine::{Error, FileType, Time};
 use myriad_format::xattr::{self, AttrIter};
 use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -82,6 +86,25 @@ impl Keep {
         self.modes == Modes::Keep
     }
 
+    /// Refuses a source on a mount that does not show what is to be kept: what it shows in its place would be taken for the file's own.
+    pub fn check_mount(&self, mount: &Status) -> std::result::Result<(), Failure> {
+        let is_in_the_way = |option: &&String| match option.as_str() {
+            "noxattr" => self.xattrs || self.keeps_modes(),
+            "umask" => self.keeps_modes(),
+            _ => matches!(self.owner, Some(Owner::AsSource)),
+        };
+        let options: Vec<&str> = mount.shows_otherwise.iter().filter(is_in_the_way).map(String::as_str).collect();
+        if options.is_empty() {
+            return Ok(());
+        }
+        let what = format!(
+            "mounted at {} with {}: it does not show the owners, modes or extended attributes that its files have",
+            Quoted(mount.mount_point.as_os_str().as_bytes()),
+            options.join(", ")
+        );
+        Err(Failure::new(image_name(&mount.image), what, "unmount it first, or mount it without that"))
+    }
+
     pub fn attrs(&self, meta: &Meta) -> Attrs {
         let owner = self.owner.map(|owner| match owner {
             Owner::AsSource => (meta.uid, meta.gid),
@@ -126,7 +149,7 @@ impl Keep {
             mode: attrs.mode.filter(|_| self.keeps_modes()),
             owner: attrs.owner.filter(|_| !matches!(self.owner, Some(Owner::New(..)))),
             times: attrs.times,
-            drops_acl: false,
+            drops_acl: self.keeps_modes(),
         }
     }
 
@@ -192,7 +215,7 @@ pub trait Target {
     /// Takes both its ACLs from a directory that was just made.
     fn drop_acls(&self, dir: &Self::Dir) -> Result<()>;
     fn make_dir(&self, dir: &Self::Dir, name: &[u8]) -> Result<Self::Dir>;
-    /// Gives a directory its attributes, after its content.
+    /// Gives a directory its attributes, after its content. Where the ACL goes that it has, the one that it hands down goes too.
     fn finish_dir(&self, dir: &Self::Dir, attrs: &Attrs, xattrs: &[u8]) -> Result<()>;
     /// A regular file in one step.
     fn make_whole(&self, dir: &Self::Dir, name: &[u8], data: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()>;

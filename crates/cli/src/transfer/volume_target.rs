@@ -138,6 +138,9 @@ impl Target for VolumeTarget {
     }
 
     fn finish_dir(&self, dir: &Node, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
+        if attrs.drops_acl {
+            self.drop_acl(*dir, acl::DEFAULT)?;
+        }
         self.set(*dir, attrs, b"a directory", xattrs)
     }
 

@@ -53,6 +53,8 @@ struct Open<F> {
     name: Vec<u8>,
     /// Where it is made, if it is to replace another.
     temporary: Option<Vec<u8>>,
+    /// It is to take the place of something.
+    is_replacement: bool,
     /// The name that the other is to have then.
     backup: Option<Vec<u8>>,
     /// Where the next data begins if there is no hole before it.
@@ -299,7 +301,14 @@ impl<'a, T: Target> Writer<'a, T> {
         let frame = self.last_frame();
         let mut attrs = self.keep.attrs_of_new(meta, frame.group);
         attrs.drops_acl = frame.hands_down_acl && self.keep.keeps_modes();
-        match make(&self.target, self.top(), name, &attrs) {
+        // A file that a killed run had begun would be newer than its source: it gets its name when it is whole.
+        let is_held_back =
+            self.rules.existing == Existing::Older && kind == Kind::Plain && meta.file_type() == FileType::File;
+        let made = match is_held_back {
+            true => Err(Error::Refused(Errno::EXIST)),
+            false => make(&self.target, self.top(), name, &attrs),
+        };
+        match made {
             Ok(file) => {
                 let (is_replacement, is_rewritten) = (false, false);
                 return Ok(Placed::Made { file, attrs, temporary: None, backup: None, is_replacement, is_rewritten });
@@ -321,19 +330,23 @@ impl<'a, T: Target> Writer<'a, T> {
         if may_stay && found.is_some_and(|found| self.rules.existing.spares(&found, meta, &attrs)) {
             return Ok(Placed::Spared);
         }
-        self.check_room_for(path, meta.file_type(), found)?;
-        let names = || self.target.names(self.top());
-        let backup = self.rules.backups.name_for(name, names).map_err(|error| self.fault(path, error))?;
-        if backup.is_none() {
-            self.inherit(&mut attrs, meta, name, found);
+        let mut backup = None;
+        if found.is_some() || !is_held_back {
+            self.check_room_for(path, meta.file_type(), found)?;
+            let names = || self.target.names(self.top());
+            backup = self.rules.backups.name_for(name, names).map_err(|error| self.fault(path, error))?;
+            if backup.is_none() {
+                self.inherit(&mut attrs, meta, name, found);
+            }
         }
+        let is_replacement = found.is_some() || !is_held_back;
         loop {
             self.temporaries += 1;
             let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();
-            self.target.set_replacing(true);
+            self.target.set_replacing(is_replacement);
             let made = make(&self.target, self.top(), &temporary, &attrs);
             self.target.set_replacing(false);
-            let (is_replacement, is_rewritten) = (true, kind != Kind::HardLink && is_file(meta, found));
+            let is_rewritten = kind != Kind::HardLink && is_file(meta, found);
             match made {
                 Ok(None) => {
                     self.replace(path, &temporary, name, backup.as_deref())?;
@@ -505,9 +518,10 @@ impl<'a, T: Target> Writer<'a, T> {
         let placed = self.place(path, meta, Kind::Plain, make)?;
         let outcome = self.outcome(&placed, path, meta);
         self.note_backup(&placed);
-        if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
+        if let Placed::Made { file: Some(file), attrs, temporary, backup, is_replacement, .. } = placed {
             let (name, xattrs) = (path::split(path).1.to_vec(), xattrs.to_vec());
-            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, backup, written: 0 });
+            let size = meta.size;
+            self.open = Some(Open { file, size, attrs, xattrs, name, temporary, is_replacement, backup, written: 0 });
             let written = self.data(0, data);
             if written.is_err() {
                 self.spoil()?;
@@ -659,10 +673,11 @@ impl<T: Target> Sink for Writer<'_, T> {
         };
         let outcome = self.outcome(&placed, &path, meta);
         self.note_backup(&placed);
-        if let Placed::Made { file: Some(file), attrs, temporary, backup, .. } = placed {
+        if let Placed::Made { file: Some(file), attrs, temporary, backup, is_replacement, .. } = placed {
             let name = path::split(&path).1.to_vec();
             let xattrs = xattrs.to_vec();
-            self.open = Some(Open { file, size: meta.size, attrs, xattrs, name, temporary, backup, written: 0 });
+            let size = meta.size;
+            self.open = Some(Open { file, size, attrs, xattrs, name, temporary, is_replacement, backup, written: 0 });
         }
         Ok(outcome)
     }
@@ -689,9 +704,9 @@ impl<T: Target> Sink for Writer<'_, T> {
 
     fn end(&mut self) -> Result<(), Fault> {
         let open = self.open.take().expect("data comes after its entry");
-        let Open { file, size, attrs, xattrs, name, temporary, backup, written } = open;
+        let Open { file, size, attrs, xattrs, name, temporary, is_replacement, backup, written } = open;
         let path = crate::show::name::join(&self.current, &name);
-        self.target.set_replacing(temporary.is_some());
+        self.target.set_replacing(is_replacement);
         let filled = match self.rules.holes {
             Holes::Never => write_zeros(&self.target, &file, written..size),
             Holes::Auto | Holes::Always => Ok(()),

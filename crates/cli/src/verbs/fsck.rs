@@ -13,6 +13,7 @@ use crate::show::size;
 use crate::show::time;
 use crate::status::Status;
 use crate::verb::{Command, Example};
+use crate::verbs::mkfs::existing::is_zero;
 use crate::volume::{device, recognise, signatures};
 use anyhow::Result;
 use myriad_check::{CheckError, LogLoss, Options, Report, Scrub, check, check_beside, find_superblock_copy};
@@ -155,7 +156,7 @@ impl Command for Fsck {
             self.no = true;
         }
         let opened = self.open(context)?;
-        self.check_may_go_on(&opened)?;
+        self.check_may_go_on(context, &opened)?;
         let name = &opened.name;
         let may_have_leftovers = opened.superblock.is_some_and(|superblock| superblock.leftovers != 0);
         let must_look = self.force || self.scrub || may_have_leftovers;
@@ -248,9 +249,9 @@ impl Fsck {
     }
 
     /// Refuses to write over what is not this volume, or its log.
-    fn check_may_go_on(&self, opened: &Opened) -> Result<()> {
+    fn check_may_go_on(&self, context: &Context, opened: &Opened) -> Result<()> {
         if let Some(log) = opened.log.as_ref().filter(|_| self.new_log && !self.force) {
-            self.check_new_log(log, opened.superblock.as_ref().map(Superblock::volume))?;
+            self.check_new_log(context, log, opened.superblock.as_ref().map(Superblock::volume))?;
         }
         if let Some(what) = opened.other.filter(|_| self.is_repair() && !(self.yes && self.force)) {
             let next = match find_superblock_copy(&*opened.volume) {
@@ -364,7 +365,7 @@ impl Fsck {
     }
 
     /// Refuses to begin a log on what holds something else than the log of this volume, or of none.
-    fn check_new_log(&self, log: &Arc<FileDevice>, volume: Option<[u8; 16]>) -> Result<()> {
+    fn check_new_log(&self, context: &Context, log: &Arc<FileDevice>, volume: Option<[u8; 16]>) -> Result<()> {
         let place = image_name(log.path());
         let length = recognise::HEAD_SIZE.min(usize::try_from(log.size()).unwrap_or(recognise::HEAD_SIZE));
         let head = device::read_at(&**log, 0, length).at(&place)?;
@@ -375,10 +376,20 @@ impl Fsck {
             None if find_superblock_copy(&**log).is_some() => "is a Myriad volume, its superblock lost".to_owned(),
             None => match signatures::mark(&**log) {
                 Some(what) => format!("holds {what}"),
-                None => return Ok(()),
+                None if self.is_blank(context, log, &place)? => return Ok(()),
+                None => format!("holds {} bytes of data that are not a log", log.size()),
             },
         };
         Err(Failure::new(place, what, "name another --log-device; with --force the new log is written over it").into())
+    }
+
+    /// Whether nothing is lost with what a log's device holds that has no known mark. Of a block device nobody could tell.
+    fn is_blank(&self, context: &Context, log: &FileDevice, place: &str) -> Result<bool> {
+        if log.is_block_device() {
+            return Ok(true);
+        }
+        let file = File::open(log.path()).at(place)?;
+        is_zero(context, &file, log.size(), place)
     }
 
     fn check(&self, context: &Context, opened: &Opened, how: How) -> Result<Report> {

@@ -91,8 +91,9 @@ fn sync_mounted(context: &Context, changes: &Changes<'_>, daemon: &Daemon) -> Re
     let status = &daemon.status;
     let place = image_name(&status.mount_point);
     // First what the kernel keeps back; it may not hand the call on to the daemon.
+    let mut kept_back = Ok(());
     match seen(daemon)? {
-        Some(files) => files.sync().at(&place)?,
+        Some(files) => kept_back = files.sync(),
         None if daemon.is_mounted()? || daemon.is_elsewhere()? => {
             let what = "cannot be seen from here, so what the kernel keeps back of it was not synced";
             context.note(&format!("myriad: {place}: {what}; run myriad sync where it can be seen"));
@@ -100,7 +101,9 @@ fn sync_mounted(context: &Context, changes: &Changes<'_>, daemon: &Daemon) -> Re
         // Unmounted, and still in use: the kernel has nothing that it could be asked for.
         None => {}
     }
+    // The daemon says more: to the kernel a full host is ENOSPC, as a full volume is.
     daemon.ask_for_long(Request::Sync, || context.check())?;
+    kept_back.at(&place)?;
     tell(changes, &status.image)
 }
 

@@ -1,9 +1,9 @@
 //! `umount`: the end of a mount.
 
 use crate::context::Context;
-use crate::failure::{At, Failure, host_error, image_name};
+use crate::failure::{At, Failure, host_error, image_name, is_host_full};
 use crate::mount::closing::Closing;
-use crate::mount::control::{self, Daemon, await_reply};
+use crate::mount::control::{self, Daemon, Request, await_reply};
 use crate::mount::users;
 use crate::status::Status;
 use crate::verb::{self, Command as _, Example};
@@ -33,7 +33,7 @@ pub struct Umount {
     /// Take it out of sight at once and do not wait for who uses it; it ends when nobody does any more
     #[arg(short, long)]
     lazy: bool,
-    /// Let requests fail that the daemon does not answer
+    /// Let requests fail that the daemon does not answer, and lose what was not synced if the host has no room for it
     #[arg(short, long)]
     force: bool,
     /// Nothing: there is no table to leave alone
@@ -80,6 +80,9 @@ impl Umount {
         let place = image_name(&mount.mount_point);
         if self.lazy && !self.force && !self.apart && detach_apart(context, &mount)? {
             return Ok(());
+        }
+        if let Some(daemon) = daemon.as_ref().filter(|_| !self.lazy && !self.force) {
+            check_host(context, daemon)?;
         }
         // Before, because its daemon may be gone right after.
         let watch = match &daemon {
@@ -253,6 +256,18 @@ fn await_closing(context: &Context, mount: &Entry, closing: &Closing<'_>) -> Res
 
 /// What there is to do about a volume that was not closed.
 const NEXT: &str = "the next mount recovers it; what was synced is there";
+
+/// Refuses to end a mount while the host has no room for the image: what was not synced would be lost. Any other error of syncing shows when it is closed.
+fn check_host(context: &Context, daemon: &Daemon) -> Result<()> {
+    match daemon.ask_for_long(Request::Sync, || context.check()) {
+        Err(error) if is_host_full(&error) => {
+            let what = "the host's file system has no room for the image, and what was not synced would be lost";
+            let next = "make room there, or lose it with --force";
+            Err(Failure::new(image_name(&daemon.status.image), what, next).into())
+        }
+        _ => context.check(),
+    }
+}
 
 fn busy(mount: &Entry) -> Failure {
     let users = users::users(mount);

@@ -392,14 +392,16 @@ impl Opened {
             },
             Self::Mounted(mounted) if mounted.access == Access::Change => {
                 // First what the kernel keeps back; it does not hand the call on to the daemon.
-                mounted.files.sync().at(image_name(&mounted.daemon.status.mount_point))?;
+                let kept_back = mounted.files.sync();
                 // Who was interrupted before waits all the same: what was done is to be durable.
                 let was_interrupted = Interrupted::received().is_some();
                 let keep_waiting = || match Interrupted::received() {
                     Some(interrupted) if !was_interrupted => Err(interrupted.into()),
                     _ => Ok(()),
                 };
-                mounted.daemon.ask_for_long(Request::Sync, keep_waiting).map(drop)
+                // The daemon says more: to the kernel a full host is ENOSPC, as a full volume is.
+                mounted.daemon.ask_for_long(Request::Sync, keep_waiting)?;
+                kept_back.at(image_name(&mounted.daemon.status.mount_point))
             }
             Self::Mounted(_) => Ok(()),
         }

@@ -543,3 +543,25 @@ fn holes_are_found_kept_or_filled() {
         place.line(&format!("cp {option} s/small vol.img:/x")).expect(2, &["--reflink=auto"]);
     }
 }
+
+/// What a killed run left under a file's name was newer than its source, and so the next run left it as it was: the first half of a file.
+#[test]
+fn what_a_killed_run_has_begun_is_not_newer_than_its_source() {
+    let place = Place::with_volume(512 << 20);
+    shell(&place, "mkdir out; head -c 100000000 /dev/urandom > big; touch -d '1 hour ago' big");
+    place.line("cp -a big vol.img:/big").ok();
+    let mut copy = place.command(common::PROGRAM, &["cp", "-au", "vol.img:/big", "out/"]).spawn().unwrap();
+    let begun = || {
+        let files = place.path("out").read_dir().unwrap().flatten();
+        files.filter_map(|file| file.metadata().ok()).any(|found| found.len() > 0)
+    };
+    while !begun() && copy.try_wait().unwrap().is_none() {}
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    shell(&place, "test ! -e out/big || cmp big out/big");
+    place.line("cp -au vol.img:/big out/").ok();
+    shell(&place, "cmp big out/big");
+    // A new file is made as one: nobody is asked, and nothing is kept beside it.
+    place.line("cp -aub vol.img:/big new").ok();
+    shell(&place, "cmp big new; test ! -e new~");
+}

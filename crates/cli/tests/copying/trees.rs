@@ -319,3 +319,26 @@ fn summaries_have_all_their_fields() {
         assert_eq!(place.line(line).expect(1, &[]).text(), "", "{line}");
     }
 }
+
+/// A directory that was there kept the ACLs that it had, and with them went on what the source denies.
+#[test]
+fn a_directory_that_was_there_has_no_acl_that_its_source_has_not() {
+    let Some(place) = MountPlace::with_volume(64 << 20) else { return };
+    shell(
+        &place,
+        "umask 022; mkdir -p s/d t/d; echo x > s/d/f; setfacl -m u:1234:rwx t/d; setfacl -d -m u:1234:rwx t/d; chmod 750 s/d; cp -a t u",
+    );
+    for name in ["a", "b", "c"] {
+        place.line(&format!("import -q t vol.img:/{name}")).ok();
+    }
+    place.line("cp -a s/d u/").ok();
+    place.line("cp -a s/d vol.img:/a/").ok();
+    place.line("import -q --update s vol.img:/b").ok();
+    place.mount("");
+    place.line("cp -a s/d vol.img:/c/").ok();
+    for made in ["u/d", "mnt/a/d", "mnt/b/d", "mnt/c/d"] {
+        shell(&place, &format!("test -z \"$(getfacl --skip-base {made})\"; test $(stat -c %a {made}) = 750"));
+    }
+    place.umount();
+    place.assert_sound();
+}

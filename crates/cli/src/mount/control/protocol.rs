@@ -157,6 +157,8 @@ pub struct Status {
     /// How the kernel names what is mounted.
     pub source: PathBuf,
     pub read_only: bool,
+    /// Options by which the mount shows files otherwise than they are: `noxattr`, if some have attributes, `uid`, `gid` and `umask`.
+    pub shows_otherwise: Vec<String>,
 }
 
 impl Status {
@@ -174,6 +176,7 @@ impl Status {
         object.insert("device".into(), (&*self.device).into());
         put(&mut object, "source", self.source.as_os_str().as_bytes());
         object.insert("read_only".into(), self.read_only.into());
+        object.insert("shows_otherwise".into(), self.shows_otherwise.clone().into());
         object.into()
     }
 
@@ -187,8 +190,14 @@ impl Status {
             device: value.get("device")?.as_str()?.to_owned(),
             source: path(value, "source")?,
             read_only: value.get("read_only")?.as_bool()?,
+            // A daemon of an earlier build does not say so.
+            shows_otherwise: value.get("shows_otherwise").map_or(Some(Vec::new()), texts)?,
         })
     }
+}
+
+fn texts(list: &Value) -> Option<Vec<String>> {
+    list.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
 /// A path as `put` writes it.
@@ -228,6 +237,7 @@ mod tests {
                 device: "0:45".into(),
                 source: "/a.img".into(),
                 read_only: true,
+                shows_otherwise: vec!["umask".into()],
             };
             assert_eq!(Status::parse(&status.json()), Some(status));
         }

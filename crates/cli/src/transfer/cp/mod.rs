@@ -98,7 +98,8 @@ impl Command for Cp {
     const NAME: &'static str = "cp";
     const ABOUT: &'static str = "Copy files between the host and volumes, or inside a volume";
     const DETAILS: &'static str = "Options mean what they mean to cp(1). A file that is there is replaced in one step, once the \
-        copy is whole, and keeps its mode and owner unless those of the source are kept; -n and -u leave it. A pipe or device of \
+        copy is whole, and keeps its mode and owner unless those of the source are kept; -n and -u leave it. With -u a new \
+        file, too, has its name only once it is whole: a part that a killed run left would be newer than its source. A pipe or device of \
         the host is read and written as cp(1) does: its content is copied, and it stays what it is; -r and -a copy it as such. \
         A volume is not replaced by a file without --force, and not at all while it is in use: the root of the volume is IMAGE:/. \
         Holes stay holes. Files that are names of one inode stay so below one operand, with -a, -d or --preserve=links. Without -p \
@@ -515,6 +516,9 @@ impl Cp {
         match source {
             Side::Standard => host_tree::read_input(std::io::stdin()).at("-"),
             Side::Host(path) | Side::Mounted(_, _, path) => {
+                if let Side::Mounted(mounted, ..) = source {
+                    keep.check_mount(&mounted.daemon.status)?;
+                }
                 // It would be read while it is written.
                 let image = target.image().and_then(|image| rustix::fs::stat(image).ok());
                 let left_out = image.map(|stat| (host::link_key(&stat), "the image of the volume that it would go to"));

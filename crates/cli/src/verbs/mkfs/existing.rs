@@ -76,7 +76,7 @@ fn known(file: &File, size: u64, image: &Path) -> Result<Option<String>> {
 }
 
 /// Whether a file holds nothing but zeros. Holes are skipped, so a sparse giant costs nothing.
-fn is_zero(context: &Context, file: &File, size: u64, name: &str) -> Result<bool> {
+pub fn is_zero(context: &Context, file: &File, size: u64, name: &str) -> Result<bool> {
     let mut chunk = vec![0; 1 << 20];
     let mut offset = 0;
     while offset < size {
