@@ -646,7 +646,7 @@ fn a_file_that_a_program_has_mapped_is_copied_whole() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
     const SIZE: usize = 40 << 20;
     for options in ["", "-o open", "-o writeback"] {
-        place.mount(&format!("-o {options}"));
+        place.mount(options);
         let path = place.mounted("file");
         fs::File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
         let script = "import mmap,os,sys\nf=os.open(sys.argv[1],os.O_RDWR)\nm=mmap.mmap(f,0)\nm[30000000:30000006]=b'stored'\n\

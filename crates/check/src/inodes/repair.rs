@@ -841,10 +841,13 @@ fn withdraw_acl_mask(raw: &mut RawInode) {
     raw.mode.set(raw.mode.get() & !0o070);
 }
 
-/// Takes from a map what lies past the first `needed` blocks of its file; start and length of that.
+/// Takes from a map what lies past the first `needed` blocks of its file, but for what was only allocated there; start and length of that.
 fn cut(extents: &mut Vec<Extent>, needed: u64) -> Vec<(FsBlock, u64)> {
     let mut left = Vec::new();
     extents.retain_mut(|extent| {
+        if extent.unwritten {
+            return true;
+        }
         let kept = needed.saturating_sub(extent.file_block.0).min(u64::from(extent.length));
         let gone = u64::from(extent.length) - kept;
         if gone > 0 {

@@ -1,8 +1,10 @@
 //! Where files are made: what a volume and a file system of the host have in common.
 
+use super::acl;
 use super::batch::Meta;
 use crate::failure::{Failure, image_name};
 use crate::mount::control::Status;
+use crate::show::name::Shown;
 use crate::show::quoted::Quoted;
 use myriad_engine::{Error, FileType, Time};
 use myriad_format::xattr::{self, AttrIter};
@@ -246,18 +248,33 @@ pub trait Target {
     fn place(&self, path: &[u8]) -> String;
 }
 
-/// What could not be kept.
+/// What could not be kept: ACLs, and other extended attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    pub xattrs: u64,
-    /// The first of them.
-    pub example: Option<String>,
+    pub acls: Refused,
+    pub xattrs: Refused,
+}
+
+/// How many were refused, and which was the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    count: u64,
+    first: String,
 }
 
 impl Lost {
     pub fn xattr(&mut self, file: &[u8], name: &[u8], error: &Error) {
-        use crate::show::name::Shown;
-        self.xattrs += 1;
-        self.example.get_or_insert_with(|| format!("{} of {}: {error}", Shown(name), Shown(file)));
+        let of_kind = if [acl::ACCESS, acl::DEFAULT].contains(&name) { &mut self.acls } else { &mut self.xattrs };
+        if of_kind.count == 0 {
+            of_kind.first = format!("{} of {}: {error}", Shown(name), Shown(file));
+        }
+        of_kind.count += 1;
+    }
+}
+
+impl Refused {
+    /// In words, if there are any.
+    pub fn told(&self, what: &str) -> Option<String> {
+        (self.count > 0).then(|| format!("{} {what} could not be kept; the first: {}", self.count, self.first))
     }
 }

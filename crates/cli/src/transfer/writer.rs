@@ -18,7 +18,6 @@ use super::path;
 use super::run::{Fault, Outcome, Sink};
 use super::target::{Attrs, Found, Keep, Owner, Target};
 use crate::failure::{At, Failure, errno_text};
-use crate::show::name::Shown;
 use crate::show::size;
 use myriad_engine::{Errno, Error, FileType};
 use std::collections::HashSet;
@@ -741,6 +740,11 @@ impl<T: Target> Sink for Writer<'_, T> {
         let first = self.frames.pop().expect("the first frame stays");
         let settled = self.settle(&first).map_err(|error| self.fault(b"", error));
         self.frames.push(Frame { leave: Leave::Nothing, ..first });
+        // Who keeps modes keeps what they are with an ACL.
+        if let Some(what) = self.target.lost().acls.told("access control lists").filter(|_| self.keep.keeps_modes()) {
+            let next = "choose a target that has them, or do not keep modes";
+            self.belated.push(Failure::new(self.target.place(b""), what, next).into());
+        }
         result.and(settled)
     }
 
@@ -753,9 +757,7 @@ impl<T: Target> Sink for Writer<'_, T> {
     }
 
     fn lost(&self) -> Option<String> {
-        let lost = self.target.lost();
-        let example = lost.example?;
-        Some(format!("{} extended attributes could not be kept; the first: {}", lost.xattrs, Shown(example.as_bytes())))
+        self.target.lost().xattrs.told("extended attributes")
     }
 
     fn is_ready(&self) -> bool {

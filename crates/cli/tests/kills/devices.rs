@@ -1,9 +1,9 @@
 //! What a mount's image lies on fills up or fails: clean errors, nothing synced lost, and all is well once there is room, or the
 //! host's file system is back.
 
+use crate::common::answer;
 use crate::common::host::{Loop, command};
-use crate::common::mount::{MountPlace, wait_until};
-use crate::common::{PROGRAM, answer};
+use crate::common::mount::{MountPlace, is_alive, wait_until};
 use crate::ledger::{Ledger, Promise, hash};
 use crate::programs::Random;
 use crate::{Series, Total, able_programs};
@@ -99,7 +99,8 @@ fn a_sparse_image_whose_host_is_full() {
     filled(&place, &host, "host/vol.img");
 }
 
-/// Who unmounts on a full host waits while somebody makes room, and has lost nothing then.
+/// Nobody ends a mount while the host is full unless he forces it; and the daemon of one that the kernel has ended waits while somebody makes room. Nothing is lost
+/// then.
 #[test]
 fn an_umount_while_the_host_is_full() {
     let Some(place) = MountPlace::with_volume(64 << 20) else { return };
@@ -110,10 +111,13 @@ fn an_umount_while_the_host_is_full() {
     let top = place.path("mnt");
     fill(&top, &ledger);
     fs::write(top.join("later"), b"kept in memory").expect("it is taken");
-    let umount = place.command(PROGRAM, &["umount", "mnt"]).spawn().expect("start");
+    place.line("umount mnt").expect(1, &["no room", "--force"]);
+    let daemon = place.daemon();
+    let umount = place.command("umount", &["-i", "mnt"]).spawn().expect("start");
     wait_until("it is out of sight", || place.mount_line("mnt").is_none());
     host.enlarge();
     answer(umount).ok();
+    wait_until("the daemon is gone", || !is_alive(daemon));
     place.line("fsck -n host/vol.img").expect(0, &["sound"]);
     place.line("mount host/vol.img mnt").ok();
     assert_eq!(fs::read(top.join("later")).expect("nothing is lost"), b"kept in memory");

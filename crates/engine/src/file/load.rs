@@ -4,11 +4,11 @@ use super::{FileData, OpenFile};
 use crate::error::Result;
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
-use crate::ops::free_range;
-use crate::order::Look;
+use crate::ops::{free_range, free_written};
+use crate::order::{Look, Txn};
 use crate::volume::{Reason, Volume, transact};
-use myriad_format::FileBlock;
 use myriad_format::inode::RawInode;
+use myriad_format::{FileBlock, Ino};
 
 /// Extents freed in one transaction.
 pub(super) const EXTENTS_PER_TXN: usize = 256;
@@ -35,20 +35,25 @@ pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Res
     if data.has_rest {
         // What it grows by must read as zeros.
         let end = data.size.div_ceil(volume.cache.block_size() as u64);
-        free_rest(volume, file, FileBlock(end))?;
+        // A flush that power loss has cut leaves written blocks; what a truncation leaves that began in this use of the volume is all to go.
+        let free = if volume.orphans.has(file.ino, Reason::Cut) { free_range } else { free_written };
+        free_rest(volume, file, FileBlock(end), free)?;
         data.has_rest = false;
     }
     Ok(())
 }
 
-/// Frees what a truncation has left at and behind `from`, in as many transactions as it takes.
-pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock) -> Result<()> {
+/// Frees a part of what a file has from a block on; where to go on.
+type Free = fn(&mut Txn<'_>, Ino, &mut RawInode, FileBlock, usize) -> Result<Option<FileBlock>>;
+
+/// Frees what a truncation or a flush has left at and behind `from`, in as many transactions as it takes.
+pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock, free: Free) -> Result<()> {
     let mut left = Some(from);
     while let Some(from) = left {
         left = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
-            let left = free_range(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
+            let left = free(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
             inode::write(txn, file.ino, &raw)?;
             if left.is_none() {
                 volume.orphans.settle(file.ino, Reason::Cut);

@@ -123,7 +123,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     data.size = size;
     set_ahead(volume, file, data, true);
     if let Some(from) = left
-        && let Err(error) = free_rest(volume, file, from)
+        && let Err(error) = free_rest(volume, file, from, free_range)
     {
         volume.check_not_shut_down().map_err(|_| error)?;
         // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.

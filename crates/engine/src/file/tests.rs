@@ -648,6 +648,52 @@ fn a_flush_cut_short_leaves_nothing_past_the_end() {
     assert!((1..100).all(|piece| whole[2 * piece * 4096..][..4096] == [2; 4096]));
 }
 
+/// As above, of a file for which blocks had been allocated behind its end, and synced: they were freed with what the flush had written.
+#[test]
+fn a_flush_cut_short_leaves_what_was_allocated() {
+    const AHEAD: u64 = 1 << 20;
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let volume = testing::volume(device.clone());
+    volume.write_superblock(state::IN_USE).unwrap();
+    let file = open(&volume, "file");
+    put(&volume, &file, &[1; 700], 0);
+    flush(&volume, &file).unwrap();
+    allocate(&volume, &Cred::root(), &file, AllocateMode::KeepSize, 4 << 20, AHEAD).unwrap();
+    volume.commit_now().unwrap();
+    for piece in 1..100 {
+        put(&volume, &file, &[2; 4096], 2 * piece * 4096);
+    }
+    let mut data = file.data.write();
+    let part = delalloc::flush_pages(&volume, &file, &mut data, &delalloc::Enter::Direct);
+    assert!(matches!(part, Ok(delalloc::Flushed::Some)));
+    drop(data);
+    volume.commit_now().unwrap();
+    let sectors = 8 + AHEAD / 512;
+    let opened = Arc::new(device.clone_image());
+    let repaired = Arc::new(device.clone_image());
+    repaired.write(4096, &[0xee; 4096]).unwrap();
+    let options = CheckOptions { repair: true, threads: 1, ..CheckOptions::default() };
+    assert!(check(repaired.clone(), None, &options).unwrap().is_sound());
+    for device in [opened, repaired] {
+        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let fs = Fs::open_device(device.clone(), None, options).unwrap();
+        let session = fs.session(Cred::root());
+        assert_eq!(session.lstat("file").unwrap().blocks, sectors);
+        // It reads as zeros, and so does what the flush had written.
+        let reopened = session.open("file", OpenOptions::READ_WRITE).unwrap();
+        reopened.truncate((4 << 20) + AHEAD).unwrap();
+        let mut bytes = vec![9; (4 << 20) + AHEAD as usize];
+        assert_eq!(reopened.read_at(&mut bytes, 0).unwrap(), bytes.len());
+        assert!(bytes[..700] == [1; 700] && bytes[700..].iter().all(|&byte| byte == 0));
+        drop(reopened);
+        assert_eq!(session.lstat("file").unwrap().blocks, sectors);
+        drop(session);
+        fs.close().unwrap();
+        let report = check(device, None, &CheckOptions { threads: 1, ..CheckOptions::default() }).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
+    }
+}
+
 /// What has a run moved goes on where it was. A run that stayed as it is would come back for ever.
 #[test]
 fn a_run_that_does_not_reach_after_its_move_is_damage() {

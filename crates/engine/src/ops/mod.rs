@@ -35,7 +35,7 @@ pub(crate) use leftovers::settle_second_names;
 pub(crate) use surplus::give_back;
 #[cfg(test)]
 pub(crate) use unlink::reclaim;
-pub(crate) use unlink::{finish_nameless, free_all, free_range, reclaim_orphans, reclaim_put_off};
+pub(crate) use unlink::{finish_nameless, free_all, free_range, free_written, reclaim_orphans, reclaim_put_off};
 
 /// Who does what to which volume.
 #[derive(Clone, Copy)]

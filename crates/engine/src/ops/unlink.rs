@@ -7,7 +7,7 @@ use crate::dir::{self, BlockSource, Name};
 use crate::error::{Errno, Error, Result};
 use crate::file::OpenFile;
 use crate::inode;
-use crate::map::{self, FILE_END};
+use crate::map::{self, FILE_END, Mapping};
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm;
@@ -310,6 +310,51 @@ pub(crate) fn free_range(
     Ok(left)
 }
 
+/// As [`free_range`], of what a flush had written when the power went: blocks that were only allocated behind a file's end stay, for a sync may have answered
+/// for them. Of the parts of a block with fragments none stays alone.
+pub(crate) fn free_written(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    raw: &mut RawInode,
+    from: FileBlock,
+    max: usize,
+) -> Result<Option<FileBlock>> {
+    /// Extents looked at for each that may be freed.
+    const LOOKS: usize = 16;
+    if txn.volume().geometry.fragments() > 1 {
+        return free_range(txn, ino, raw, from, max);
+    }
+    let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
+    let (mut at, mut looks, mut freed) = (from, 0, Vec::new());
+    while at < FILE_END && map::is_mapped(raw) {
+        if freed.len() >= max || looks >= max.saturating_mul(LOOKS) {
+            break;
+        }
+        looks += 1;
+        let next = match map::lookup(&mut &txn.look, raw, ino, at) {
+            Ok(Mapping::Hole { until }) => Ok(until),
+            Ok(Mapping::Mapped(extent)) if extent.unwritten => Ok(extent.end()),
+            Ok(Mapping::Mapped(extent)) => {
+                let removed = map::remove(txn, &mut source, raw, ino, at..extent.end(), usize::MAX, &mut freed);
+                removed.map(|left| left.unwrap_or(extent.end()))
+            }
+            Err(error) => Err(error),
+        };
+        at = match next {
+            Ok(next) => next,
+            // Tried again in a transaction that has changed nothing yet.
+            Err(_) if !freed.is_empty() => break,
+            Err(error) => return Err(error),
+        };
+    }
+    let left = (at < FILE_END && map::is_mapped(raw)).then_some(at);
+    source.settle(raw);
+    for (start, length) in freed {
+        txn.block_free(start, length);
+    }
+    Ok(left)
+}
+
 /// Frees an orphan that nobody has open, in as many transactions as it takes. Nothing to do if somebody else has done
 /// it; the number may be another orphan's by then. Outside the gate.
 ///
@@ -319,6 +364,8 @@ pub(crate) fn free_range(
 /// open.
 pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
+    // How far what lies behind the end of a file with a name has been looked at.
+    let mut seen = FileBlock(0);
     loop {
         let mut dead = None;
         let done = transact(volume, 0, |txn| {
@@ -345,14 +392,18 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 if raw.file_type() != S_IFREG {
                     return Err(Corrupt::Inode { ino, field: "mode of an orphan", value: raw.mode.get().into() }.into());
                 }
-                let from = raw.size.get().div_ceil(volume.geometry.block_size() as u64);
-                let done = free_range(txn, ino, &mut raw, FileBlock(from), EXTENTS_PER_TXN)?.is_none();
+                let end = FileBlock(raw.size.get().div_ceil(volume.geometry.block_size() as u64));
+                let left = match has(Reason::Cut) {
+                    true => free_range(txn, ino, &mut raw, end, EXTENTS_PER_TXN)?,
+                    false => free_written(txn, ino, &mut raw, end.max(seen), EXTENTS_PER_TXN)?,
+                };
                 inode::write(txn, ino, &raw)?;
-                if done {
+                if left.is_none() {
                     volume.orphans.settle(ino, Reason::Found);
                     volume.orphans.settle(ino, Reason::Cut);
                 }
-                return Ok(done);
+                seen = left.unwrap_or(seen);
+                return Ok(left.is_none());
             }
             // While its number is its own: whoever is given it next must not find this file under it. A transaction may run twice.
             let take = || volume.files.take(ino).inspect(|file| crate::file::mark_dead(file));
