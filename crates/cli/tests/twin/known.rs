@@ -142,6 +142,32 @@ pub const KNOWN: &[Known] = &[
         applies: |d| d.has("nodefault_permissions") && d.is_refused_by_both(),
     },
     Known {
+        name: "the way up from a directory that may not be searched, checked by the daemon",
+        reason: "the kernel goes from a directory to the one above it by itself, and asks nobody",
+        because: TheKernel,
+        then: Ends,
+        applies: |d| {
+            let goes_up = || format!("{:?}", d.step.call).contains("/..");
+            d.has("nodefault_permissions")
+                && d.what == What::Answer
+                && d.theirs == "EACCES"
+                && !is_refusal(d.ours)
+                && goes_up()
+        },
+    },
+    Known {
+        name: "a default ACL taken from an immutable file",
+        reason: "what is no directory has none, so the kernel answers by itself, and has no room for the flag",
+        because: TheKernel,
+        then: GoesOn,
+        applies: |d| {
+            d.what == What::Answer
+                && d.ours == "ok"
+                && d.theirs == "EPERM"
+                && matches!(d.step.call, Call::RemoveAcl { is_default: true, .. })
+        },
+    },
+    Known {
         name: "chown to nobody",
         reason: "of chown(-1, -1) FUSE tells the server nothing, neither whose set-id bits go nor whom to refuse",
         because: TheKernel,
