@@ -3,7 +3,7 @@
 use crate::attributes::ACL_NAMES;
 use crate::directory::may_have_body;
 use crate::io::Damage;
-use crate::map::pointers;
+use crate::map::pointers::{self, InodePointers};
 use crate::map::{Map, map_of};
 use crate::options::CheckError;
 use crate::repair::build::{Fill, node_count, write, write_tree};
@@ -40,6 +40,9 @@ pub(crate) struct Salvage<'a> {
     pub followed: HashSet<FsBlock>,
 }
 
+/// Kinds of blocks of directories that say whose they are as a whole, and are in the directory's map.
+const ENTRIES: [BlockKind; 4] = [BlockKind::DirEntries, BlockKind::DirSlots, BlockKind::DirExtents, BlockKind::DirTree];
+
 /// The attribute that lets a program run with rights which its user does not have.
 const CAPABILITIES: &[u8] = b"security.capability";
 
@@ -64,6 +67,32 @@ struct Chain {
     is_whole: bool,
 }
 
+impl<'a> Salvage<'a> {
+    pub fn new(repair: &'a Repair<'a>, nodes: Option<Ino>, record: &'a mut dyn FnMut(&[u8])) -> Self {
+        Self {
+            repair,
+            record,
+            nodes: nodes.map(|ino| (ino, Vec::new())),
+            strangers: Vec::new(),
+            damaged: false,
+            is_worn: false,
+            followed: HashSet::new(),
+        }
+    }
+
+    /// Reads the map of an inode. `pointers` reads those behind the inode.
+    fn read_map(&mut self, ino: Ino, raw: &RawInode, pointers: impl FnOnce() -> InodePointers) {
+        let Repair { reader, geometry, .. } = self.repair;
+        match map_of(geometry, ino, raw, pointers) {
+            Ok(Map::None) => {}
+            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| (self.record)(extent.as_bytes())),
+            Ok(Map::Tree(tree)) => walk(reader, &tree, self),
+            Ok(Map::Pointers(list)) => pointers::walk(reader, ino, pointers::bits_of(geometry, raw), &list, self),
+            Err(_) => self.damaged = true,
+        }
+    }
+}
+
 impl Visitor for Salvage<'_> {
     fn node(&mut self, block: FsBlock) -> bool {
         let geometry = &self.repair.geometry;
@@ -72,7 +101,7 @@ impl Visitor for Salvage<'_> {
             Some((ino, nodes)) => {
                 let ok = geometry.is_data_range(block, 1)
                     && geometry.ag_of(block).0 < self.repair.ag_used
-                    && !self.repair.is_anothers(*ino, block)
+                    && !self.repair.is_to_leave(*ino, false, block)
                     && self.repair.blocks.claim(block, 1).is_none();
                 if ok {
                     nodes.push(block);
@@ -243,7 +272,6 @@ impl Repair<'_> {
         let mut found: Vec<Extent> = Vec::new();
         let mut damaged = false;
         let mut end = 0;
-        let mut nodes = Vec::new();
         let mut record = |bytes: &[u8]| match Extent::decode(RawExtent::read(bytes), &geometry, ino) {
             Ok(extent) if extent.file_block.0 >= end => {
                 end = extent.end().0;
@@ -251,32 +279,12 @@ impl Repair<'_> {
             }
             _ => damaged = true,
         };
-        match map_of(&geometry, ino, raw, || pointers::of_inode(&self.reader, ino)) {
-            Ok(Map::None) => {}
-            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| record(extent.as_bytes())),
-            Ok(map @ (Map::Tree(_) | Map::Pointers(_))) => {
-                let mut salvage = Salvage {
-                    repair: self,
-                    record: &mut record,
-                    nodes: Some((ino, Vec::new())),
-                    strangers: Vec::new(),
-                    damaged: false,
-                    is_worn: false,
-                    followed: HashSet::new(),
-                };
-                match map {
-                    Map::Tree(tree) => walk(&self.reader, &tree, &mut salvage),
-                    Map::Pointers(list) => pointers::walk(&self.reader, ino, bits, &list, &mut salvage),
-                    Map::None | Map::Inline(_) => unreachable!("matched above"),
-                }
-                let map_damaged = salvage.damaged || salvage.is_worn;
-                nodes = salvage.nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
-                let strangers = salvage.strangers;
-                self.suspects.extend(strangers.into_iter().map(|block| (ino, block)));
-                damaged |= map_damaged;
-            }
-            Err(_) => damaged = true,
-        }
+        let mut salvage = Salvage::new(self, Some(ino), &mut record);
+        salvage.read_map(ino, raw, || pointers::of_inode(&self.reader, ino));
+        let Salvage { nodes, strangers, damaged: is_map_damaged, is_worn, .. } = salvage;
+        let nodes = nodes.map_or_else(Vec::new, |(_, nodes)| nodes);
+        self.suspects.extend(strangers.into_iter().map(|block| (ino, block)));
+        damaged |= is_map_damaged || is_worn;
         if raw.fork_code() == fork::BLOCKS && raw.index_root().is_none() {
             // Without a block it is no map.
             damaged |= found.is_empty();
@@ -319,10 +327,7 @@ impl Repair<'_> {
                 left.push((start, length));
                 continue;
             }
-            let is_its = |&block: &FsBlock| {
-                self.contested.first_in(block, 1).is_none()
-                    || (!is_dir || self.says_it_is(ino, block)) && !self.is_anothers(ino, block)
-            };
+            let is_its = |&block: &FsBlock| !self.is_to_leave(ino, is_dir, block);
             for block in (0..length).map(|at| start.offset_by(at)).filter(is_its) {
                 match left.last_mut() {
                     Some((start, length)) if start.offset_by(*length) == block => *length += 1,
@@ -334,16 +339,9 @@ impl Repair<'_> {
     }
 
     /// Whether any part of a block says that it is a directory's, and which. Its checksum may be wrong.
-    fn says_it_is(&self, directory: Ino, block: FsBlock) -> bool {
-        let mut buf = self.reader.new_buffer();
-        if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
-            return false;
-        }
-        let is_headed = |kind| self.reader.is_headed(block, kind, directory.0, &buf);
-        [BlockKind::DirEntries, BlockKind::DirSlots, BlockKind::DirExtents, BlockKind::DirTree]
-            .into_iter()
-            .any(is_headed)
-            || self.owners_of_units(block, &buf).any(|owner| owner == directory)
+    fn says_it_is(&self, directory: Ino, block: FsBlock, bytes: &[u8]) -> bool {
+        ENTRIES.into_iter().any(|kind| self.reader.is_headed(block, kind, directory.0, bytes))
+            || self.owners_of_units(block, bytes).any(|owner| owner == directory)
     }
 
     /// Whose the sound units of a block are that hold entries of a directory or pointers.
@@ -358,22 +356,23 @@ impl Repair<'_> {
 
     /// Whose a sound block is that holds entries of a directory or nodes of a map.
     fn owner_of_block(&self, block: FsBlock, bytes: &[u8]) -> Option<Ino> {
-        use BlockKind::{DirEntries, DirExtents, DirSlots, DirTree, ExtentTree};
-        let kind = BlockKind::of(bytes)
-            .filter(|kind| matches!(kind, DirEntries | DirExtents | DirSlots | DirTree | ExtentTree))?;
+        let kind = BlockKind::of(bytes).filter(|kind| *kind == BlockKind::ExtentTree || ENTRIES.contains(kind))?;
         header::verify(bytes, kind, &self.reader.volume, block).ok()?;
         Some(Ino(BlockHeader::read(bytes).owner.get()))
     }
 
-    /// Whether a block that is not only an inode's says that it is another one's, which has it: it holds entries of a directory, or nodes or
-    /// pointers of a map, as a whole or in units, and says whose.
-    fn is_anothers(&self, ino: Ino, block: FsBlock) -> bool {
+    /// Whether a block that is not only an inode's is not for it: the block says that it is another one's, which has it, for it holds entries of a directory,
+    /// or nodes or pointers of a map, as a whole or in units, and says whose; or the inode is a directory, and nothing there says that it is its own.
+    fn is_to_leave(&self, ino: Ino, is_dir: bool, block: FsBlock) -> bool {
         if self.contested.first_in(block, 1).is_none() {
             return false;
         }
         let mut buf = self.reader.new_buffer();
         if self.reader.read_raw(block, &mut buf).is_err() && !self.reader.read_sectors(block, &mut buf) {
-            return false;
+            return is_dir;
+        }
+        if is_dir && !self.says_it_is(ino, block, &buf) {
+            return true;
         }
         let owners: BTreeSet<Ino> = self.owners_of_units(block, &buf).chain(self.owner_of_block(block, &buf)).collect();
         !owners.contains(&ino) && owners.into_iter().any(|owner| self.has_block(owner, block))
@@ -419,23 +418,8 @@ impl Repair<'_> {
                 add(extent.start, extent.length.into());
             }
         };
-        let mut salvage = Salvage {
-            repair: self,
-            record: &mut record,
-            nodes: None,
-            strangers: Vec::new(),
-            damaged: false,
-            is_worn: false,
-            followed: HashSet::new(),
-        };
-        match map_of(&geometry, ino, raw, || pointers::in_block(&self.reader, ino, bytes)) {
-            Ok(Map::Pointers(list)) => {
-                pointers::walk(&self.reader, ino, pointers::bits_of(&geometry, raw), &list, &mut salvage);
-            }
-            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut salvage),
-            Ok(Map::Inline(extents)) => extents.iter().for_each(|extent| (salvage.record)(extent.as_bytes())),
-            Ok(Map::None) | Err(_) => {}
-        }
+        let mut salvage = Salvage::new(self, None, &mut record);
+        salvage.read_map(ino, raw, || pointers::in_block(&self.reader, ino, bytes));
         let nodes = salvage.followed;
         nodes.into_iter().for_each(|node| add(node, 1));
     }
@@ -463,23 +447,9 @@ impl Repair<'_> {
 
     /// Whether the map of an inode, as it is on the device, can be followed to its end: no node leads to another one twice.
     pub(crate) fn can_follow(&self, ino: Ino, raw: &RawInode) -> bool {
-        let mut salvage = Salvage {
-            repair: self,
-            record: &mut |_| {},
-            nodes: None,
-            strangers: Vec::new(),
-            damaged: false,
-            is_worn: false,
-            followed: HashSet::new(),
-        };
-        match map_of(&self.geometry, ino, raw, || pointers::of_inode(&self.reader, ino)) {
-            Ok(Map::Tree(tree)) => walk(&self.reader, &tree, &mut salvage),
-            Ok(Map::Pointers(list)) => {
-                pointers::walk(&self.reader, ino, pointers::bits_of(&self.geometry, raw), &list, &mut salvage);
-            }
-            Ok(Map::None | Map::Inline(_)) => {}
-            Err(_) => return false,
-        }
+        let mut record = |_: &[u8]| {};
+        let mut salvage = Salvage::new(self, None, &mut record);
+        salvage.read_map(ino, raw, || pointers::of_inode(&self.reader, ino));
         !salvage.damaged
     }
 

@@ -109,17 +109,18 @@ impl Repair<'_> {
         }
         let why = if self.are_trees_old { "a part of the log is lost" } else { "its inode tree is damaged" };
         // What a tree names comes first, and of the rest what was written last: a search also finds inodes that are long gone, and
-        // whose blocks others have. So may a tree, if a part of the log is lost: then those it names come in this order, too. What one
-        // block has had since another one was written, it has by its own word. Of each the sound blocks come first: where a torn one claims the same extent it is the torn
-        // one that loses. Last comes what nothing vouches for in torn ones. What a sound one has that a tree names is nobody's
-        // inode block, whatever it looks like: reserved blocks keep what they held.
+        // whose blocks others have. So may a tree, if a part of the log is lost: then those it names come in this order, too. Of each the
+        // sound blocks come first: where a torn one claims the same extent it is the torn one that loses. Last comes what nothing vouches
+        // for in torn ones. What a sound one has that a tree names is nobody's inode block, whatever it looks like: reserved blocks keep
+        // what they held.
         let mut named: Vec<FsBlock> = self.chunks.iter().flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         if self.are_trees_old {
             let believed = |lsn: &u64| *lsn <= LSN_BELIEVED;
             named.sort_by_cached_key(|&block| std::cmp::Reverse(Some(self.lsn_of(block)).filter(believed)));
         }
-        named.iter().for_each(|&block| self.contest_torn(block));
-        let torn = self.take_sound(named, 0.1, 0.3)?;
+        let named = self.with_states(named, 0.1, 0.2);
+        named.iter().filter(|(_, state)| *state == Found::Torn).for_each(|&(block, _)| self.contest_all_in(block));
+        let torn = self.take_sound(named, 0.2, 0.3)?;
         if self.are_trees_old {
             self.leave_rest_to_search();
         }
@@ -132,7 +133,8 @@ impl Repair<'_> {
         let found = self.chunks.iter().filter(|(_, chunk)| !chunk.is_named);
         let mut found: Vec<FsBlock> = found.flat_map(|(&start, chunk)| chunk.blocks(start)).collect();
         found.sort_by_cached_key(|&block| std::cmp::Reverse(self.lsn_of(block)));
-        let torn = self.take_sound(found, 0.4, 0.5)?;
+        let found = self.with_states(found, 0.4, 0.45);
+        let torn = self.take_sound(found, 0.45, 0.5)?;
         held.extend(self.take_torn(torn)?);
         for mut taking in held {
             self.take_rest(&mut taking);
@@ -145,10 +147,7 @@ impl Repair<'_> {
     }
 
     /// Nobody has looked yet at what the inodes of a torn block lead to. It is not to be given to others unseen.
-    fn contest_torn(&mut self, block: FsBlock) {
-        if self.state_of(block) != Found::Torn {
-            return;
-        }
+    fn contest_all_in(&mut self, block: FsBlock) {
         let bytes = self.read_block(block).0;
         for (slot, _) in inodes_of(&self.geometry, &bytes).inodes {
             let (ino, raw) = (self.geometry.ino(block, slot), *inode_at(&self.geometry, &bytes, slot));
@@ -158,13 +157,22 @@ impl Repair<'_> {
         }
     }
 
+    fn with_states(&mut self, blocks: Vec<FsBlock>, from: f64, to: f64) -> Vec<(FsBlock, Found)> {
+        let total = blocks.len() as u64;
+        let state = |(done, block)| {
+            self.tick("repairing inodes", done as u64, total, from, to);
+            (block, self.state_of(block))
+        };
+        blocks.into_iter().enumerate().map(state).collect()
+    }
+
     /// Takes the inodes of blocks that are sound, and makes lost ones empty; those that are torn.
-    fn take_sound(&mut self, blocks: Vec<FsBlock>, from: f64, to: f64) -> Result<Vec<FsBlock>, CheckError> {
+    fn take_sound(&mut self, blocks: Vec<(FsBlock, Found)>, from: f64, to: f64) -> Result<Vec<FsBlock>, CheckError> {
         let total = blocks.len() as u64;
         let mut torn = Vec::new();
-        for (done, block) in blocks.into_iter().enumerate() {
+        for (done, (block, state)) in blocks.into_iter().enumerate() {
             self.tick("repairing inodes", done as u64, total, from, to);
-            match self.state_of(block) {
+            match state {
                 Found::Sound => self.take_block(block)?,
                 Found::Torn => torn.push(block),
                 Found::Lost => {
@@ -263,15 +271,7 @@ impl Repair<'_> {
         let mut records = Vec::new();
         let mut complete = true;
         let mut collect = |bytes: &[u8]| records.push(*ChunkRecord::read(bytes));
-        let mut salvage = Salvage {
-            repair: self,
-            record: &mut collect,
-            nodes: None,
-            strangers: Vec::new(),
-            damaged: false,
-            is_worn: false,
-            followed: HashSet::new(),
-        };
+        let mut salvage = Salvage::new(self, None, &mut collect);
         walk(&self.reader, &tree, &mut salvage);
         complete &= !salvage.damaged;
         let Salvage { followed, .. } = salvage;
