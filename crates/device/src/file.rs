@@ -240,8 +240,7 @@ impl FileDevice {
         let rules = settle_rules(path, &file, is_block_device, options)?;
         let rings = start_rings(path, options.backend)?;
         let dsync = is_block_device || keeps_dsync(&file);
-        let backing = is_block_device.then(|| loops::backing(metadata.rdev())).flatten();
-        let behind = backing.and_then(|backing| backing.open(access == Access::ReadWrite));
+        let behind = is_block_device.then(|| loops::behind(metadata.rdev(), access == Access::ReadWrite)).flatten();
         Ok(Self {
             path: path.to_owned(),
             size: length & !(rules.alignment as u64 - 1),

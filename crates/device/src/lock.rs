@@ -96,23 +96,24 @@ pub fn holder(file: &File, path: &Path) -> io::Result<Option<InUse>> {
     if metadata.is_file() {
         return find_loop(file, path, everything);
     }
-    if let Some(behind) = loops::backing(metadata.rdev()).and_then(|backing| backing.open(false))
+    if !metadata.file_type().is_block_device() {
+        return Ok(None);
+    }
+    if let Some(behind) = loops::behind(metadata.rdev(), false)
         && is_locked(&behind.file)?
     {
         let holder = find_lock_holder(&behind.file, everything, LockKind::Exclusive);
         return Ok(Some(InUse { path: path.to_owned(), holder }));
     }
-    if metadata.file_type().is_block_device() {
-        // The claim lasts no longer than this descriptor.
-        let claim = fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(path);
-        return match claim {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                Ok(Some(InUse { path: path.to_owned(), holder: find_mount(metadata.rdev()) }))
-            }
-            other => other.map(|_| None),
-        };
+    Ok(is_claimed(path)?.then(|| InUse { path: path.to_owned(), holder: find_mount(metadata.rdev()) }))
+}
+
+/// Whether the kernel, or a program, has a block device to itself. The claim that asks lasts no longer than its descriptor.
+pub(crate) fn is_claimed(path: &Path) -> io::Result<bool> {
+    match fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(true),
+        claim => claim.map(|_| false),
     }
-    Ok(None)
 }
 
 /// Takes the exclusive lock of a regular file, which nobody uses through a loop device.

@@ -3,39 +3,24 @@
 //!
 //! What the kernel tells in `/sys/block/loopN` is all that is asked. Where it tells nothing, as in a container without `/sys`, nothing is found.
 
-use crate::lock::LockRange;
+use crate::lock::{LockRange, is_claimed};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const SECTOR: u64 = 512;
 
-/// What a loop device, or a partition of one, lies on.
-pub(crate) struct Backing {
-    pub path: PathBuf,
-    /// Where it begins in the file.
-    pub start: u64,
-}
-
-/// A file that a lock is taken on beside that of the loop device over it.
-#[derive(Debug)]
+/// What a loop device, or a partition of one, lies on. A lock is taken on it beside that of the device.
 pub(crate) struct Behind {
     pub file: File,
+    /// Where the device begins in the file.
     pub start: u64,
 }
 
-impl Backing {
-    /// The file, if it can be opened: it may be gone, or another user's.
-    pub fn open(&self, is_for_writing: bool) -> Option<Behind> {
-        let file = OpenOptions::new().read(true).write(is_for_writing).open(&self.path).ok()?;
-        file.metadata().ok()?.is_file().then_some(Behind { file, start: self.start })
-    }
-}
-
-/// The file behind a block device with this number; `None` if it is no loop device.
-pub(crate) fn backing(device: u64) -> Option<Backing> {
+/// The file behind a block device with this number; `None` if it is no loop device, or the file cannot be opened: it may be gone, or another user's.
+pub(crate) fn behind(device: u64, is_for_writing: bool) -> Option<Behind> {
     let numbers = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let own = fs::canonicalize(numbers).ok()?;
     let (whole, first) = match own.join("partition").exists() {
@@ -43,7 +28,8 @@ pub(crate) fn backing(device: u64) -> Option<Backing> {
         false => (own.as_path(), 0),
     };
     let start = number(whole, "loop/offset")?.checked_add(first)?;
-    Some(Backing { path: path_behind(whole)?, start })
+    let file = OpenOptions::new().read(true).write(is_for_writing).open(path_behind(whole)?).ok()?;
+    file.metadata().ok()?.is_file().then_some(Behind { file, start })
 }
 
 /// A loop device over a part of a file that somebody has in use, by its number and its node: mounted, or opened as its only user.
@@ -62,9 +48,8 @@ pub(crate) fn over(file: &File, range: LockRange) -> io::Result<Option<(u64, Pat
             continue;
         }
         let node = Path::new("/dev").join(device.file_name());
-        // The claim lasts no longer than this descriptor.
-        let claim = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(&node);
-        if claim.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+        // Of one that cannot be opened nobody here can tell.
+        if is_claimed(&node).unwrap_or(false) {
             return Ok(Some((fs::metadata(&node)?.rdev(), node)));
         }
     }
