@@ -589,6 +589,18 @@ fn a_file_named_between_two_parts_of_its_flush() {
     assert!(volume.orphans.numbers().is_empty());
 }
 
+/// Makes the first part of a flush durable that takes several: of every other block past the size.
+fn flush_in_part(volume: &Volume, file: &Arc<OpenFile>) {
+    for piece in 1..100 {
+        put(volume, file, &[2; 4096], 2 * piece * 4096);
+    }
+    let mut data = file.data.write();
+    let part = delalloc::flush_pages(volume, file, &mut data, &delalloc::Enter::Direct);
+    assert!(matches!(part, Ok(delalloc::Flushed::Some)) && data.pages.len() > 20);
+    drop(data);
+    volume.commit_now().unwrap();
+}
+
 /// Of a flush in several parts the first had mapped pages past the size, which comes with the last. Power was lost in
 /// between; when the file grew again, what had been written showed where zeros belong.
 #[test]
@@ -599,14 +611,7 @@ fn a_flush_cut_short_leaves_nothing_past_the_end() {
     let file = open(&volume, "file");
     put(&volume, &file, &[1; 700], 0);
     flush(&volume, &file).unwrap();
-    for piece in 1..100 {
-        put(&volume, &file, &[2; 4096], 2 * piece * 4096);
-    }
-    let mut data = file.data.write();
-    let part = delalloc::flush_pages(&volume, &file, &mut data, &delalloc::Enter::Direct);
-    assert!(matches!(part, Ok(delalloc::Flushed::Some)) && data.pages.len() > 20);
-    drop(data);
-    volume.commit_now().unwrap();
+    flush_in_part(&volume, &file);
     let cut = Arc::new(device.clone_image());
     let silent = |device: &Arc<MemoryDevice>| {
         let report = check(device.clone(), None, &CheckOptions { threads: 1, ..CheckOptions::default() }).unwrap();
@@ -660,14 +665,7 @@ fn a_flush_cut_short_leaves_what_was_allocated() {
     flush(&volume, &file).unwrap();
     allocate(&volume, &Cred::root(), &file, AllocateMode::KeepSize, 4 << 20, AHEAD).unwrap();
     volume.commit_now().unwrap();
-    for piece in 1..100 {
-        put(&volume, &file, &[2; 4096], 2 * piece * 4096);
-    }
-    let mut data = file.data.write();
-    let part = delalloc::flush_pages(&volume, &file, &mut data, &delalloc::Enter::Direct);
-    assert!(matches!(part, Ok(delalloc::Flushed::Some)));
-    drop(data);
-    volume.commit_now().unwrap();
+    flush_in_part(&volume, &file);
     let sectors = 8 + AHEAD / 512;
     let opened = Arc::new(device.clone_image());
     let repaired = Arc::new(device.clone_image());

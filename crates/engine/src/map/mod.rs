@@ -102,6 +102,41 @@ pub(crate) fn remove_all<S: BlockStore, N: NodeSource<S>>(
     Ok(())
 }
 
+/// As [`remove`], of all from `from` on that is written, up to `max_extents` extents, and what is allocated beside them stays.
+pub(crate) fn remove_written<S: BlockStore, N: NodeSource<S>>(
+    store: &mut S,
+    source: &mut N,
+    inode: &mut RawInode,
+    ino: Ino,
+    from: FileBlock,
+    max_extents: usize,
+    freed: &mut Vec<(FsBlock, u32)>,
+) -> Result<Option<FileBlock>> {
+    /// Extents looked at for each that may be removed.
+    const LOOKS: usize = 16;
+    let (mut at, mut looks) = (from, 0);
+    while at < FILE_END && is_mapped(inode) {
+        if freed.len() >= max_extents || looks >= max_extents.saturating_mul(LOOKS) {
+            return Ok(Some(at));
+        }
+        looks += 1;
+        let next = lookup(store, inode, ino, at).and_then(|mapping| match mapping {
+            Mapping::Hole { until } => Ok(until),
+            Mapping::Mapped(extent) if extent.unwritten => Ok(extent.end()),
+            Mapping::Mapped(extent) => {
+                let left = remove(store, source, inode, ino, at..extent.end(), usize::MAX, freed)?;
+                Ok(left.unwrap_or(extent.end()))
+            }
+        });
+        at = match next {
+            Ok(next) => next,
+            Err(_) if !freed.is_empty() => return Ok(Some(at)),
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(None)
+}
+
 /// Reads what unmapping all blocks from `from` on has to read, so that whoever changes something before meets no damage then.
 pub(crate) fn read_ahead<S: BlockRead>(store: &mut S, inode: &RawInode, ino: Ino, from: FileBlock) -> Result<()> {
     if !is_mapped(inode) {

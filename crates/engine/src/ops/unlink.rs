@@ -7,7 +7,7 @@ use crate::dir::{self, BlockSource, Name};
 use crate::error::{Errno, Error, Result};
 use crate::file::OpenFile;
 use crate::inode;
-use crate::map::{self, FILE_END, Mapping};
+use crate::map::{self, FILE_END};
 use crate::namei::Guarded;
 use crate::order::Txn;
 use crate::perm;
@@ -17,7 +17,7 @@ use crate::types::{Node, Time};
 use crate::volume::{Reason, Volume, transact};
 use crate::xattr;
 use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG};
-use myriad_format::{Corrupt, FileBlock, Ino};
+use myriad_format::{Corrupt, FileBlock, FsBlock, Ino};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
@@ -300,14 +300,9 @@ pub(crate) fn free_range(
     from: FileBlock,
     max: usize,
 ) -> Result<Option<FileBlock>> {
-    let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
-    let mut freed = Vec::new();
-    let left = map::remove(txn, &mut source, raw, ino, from..FILE_END, max.min(1 << 20), &mut freed)?;
-    source.settle(raw);
-    for (start, length) in freed {
-        txn.block_free(start, length);
-    }
-    Ok(left)
+    free_mapped(txn, ino, raw, |txn, source, raw, freed| {
+        map::remove(txn, source, raw, ino, from..FILE_END, max.min(1 << 20), freed)
+    })
 }
 
 /// As [`free_range`], of what a flush had written when the power went: blocks that were only allocated behind a file's end stay, for a sync may have answered
@@ -319,35 +314,22 @@ pub(crate) fn free_written(
     from: FileBlock,
     max: usize,
 ) -> Result<Option<FileBlock>> {
-    /// Extents looked at for each that may be freed.
-    const LOOKS: usize = 16;
     if txn.volume().geometry.fragments() > 1 {
         return free_range(txn, ino, raw, from, max);
     }
+    free_mapped(txn, ino, raw, |txn, source, raw, freed| map::remove_written(txn, source, raw, ino, from, max, freed))
+}
+
+/// Frees the blocks that `remove` unmaps.
+fn free_mapped<'t, R>(
+    txn: &mut Txn<'t>,
+    ino: Ino,
+    raw: &mut RawInode,
+    remove: impl FnOnce(&mut Txn<'t>, &mut BlockSource, &mut RawInode, &mut Vec<(FsBlock, u32)>) -> Result<R>,
+) -> Result<R> {
     let mut source = BlockSource::new(placement::beside(txn.volume(), ino));
-    let (mut at, mut looks, mut freed) = (from, 0, Vec::new());
-    while at < FILE_END && map::is_mapped(raw) {
-        if freed.len() >= max || looks >= max.saturating_mul(LOOKS) {
-            break;
-        }
-        looks += 1;
-        let next = match map::lookup(&mut &txn.look, raw, ino, at) {
-            Ok(Mapping::Hole { until }) => Ok(until),
-            Ok(Mapping::Mapped(extent)) if extent.unwritten => Ok(extent.end()),
-            Ok(Mapping::Mapped(extent)) => {
-                let removed = map::remove(txn, &mut source, raw, ino, at..extent.end(), usize::MAX, &mut freed);
-                removed.map(|left| left.unwrap_or(extent.end()))
-            }
-            Err(error) => Err(error),
-        };
-        at = match next {
-            Ok(next) => next,
-            // Tried again in a transaction that has changed nothing yet.
-            Err(_) if !freed.is_empty() => break,
-            Err(error) => return Err(error),
-        };
-    }
-    let left = (at < FILE_END && map::is_mapped(raw)).then_some(at);
+    let mut freed = Vec::new();
+    let left = remove(txn, &mut source, raw, &mut freed)?;
     source.settle(raw);
     for (start, length) in freed {
         txn.block_free(start, length);
