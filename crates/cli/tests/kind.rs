@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::host::Loop;
 use common::mount::for_all::let_all_mount;
 use common::mount::{MountPlace, Signal, TYPES, is_alive, kill, try_kill, wait_until};
 use common::{PROGRAM, answer};
@@ -90,32 +91,26 @@ fn the_systems_umount_waits_for_the_volume() {
 #[test]
 fn a_block_device_is_free_when_umount_returns() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-    let attached = place.command("losetup", &["--find", "--show", "vol.img"]).output();
-    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
-        return println!("skipped: no loop device to be had");
-    };
-    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
-    let claim = || fs::File::options().read(true).write(true).custom_flags(libc_o_excl()).open(&device);
-    let outcome = std::panic::catch_unwind(|| {
-        for kind in ["auto", "fuse"] {
-            place.line(&format!("mount {device} mnt -o kind={kind}")).ok();
-            assert_eq!(place.mount_line("mnt").unwrap()[0], device);
-            fs::write(place.mounted("file"), kind).unwrap();
-            assert!(claim().is_err(), "nobody else may have it");
-            place.line(&format!("umount {device}")).ok();
-            drop(claim().unwrap_or_else(|error| panic!("{kind}: {error}")));
-        }
-        place.line(&format!("mount {device} mnt")).ok();
-        if info(&place, &device)["kind"] == "fuseblk" {
-            rustix::mount::unmount(place.path("mnt"), UnmountFlags::empty()).unwrap();
-            drop(claim().unwrap());
-        } else {
-            place.umount();
-        }
-    });
+    let Some(attached) = Loop::over(&place.path("vol.img")) else { return };
+    let device = attached.0.as_str();
+    let claim = || fs::File::options().read(true).write(true).custom_flags(libc_o_excl()).open(device);
+    for kind in ["auto", "fuse"] {
+        place.line(&format!("mount {device} mnt -o kind={kind}")).ok();
+        assert_eq!(place.mount_line("mnt").unwrap()[0], device);
+        fs::write(place.mounted("file"), kind).unwrap();
+        assert!(claim().is_err(), "nobody else may have it");
+        place.line(&format!("umount {device}")).ok();
+        drop(claim().unwrap_or_else(|error| panic!("{kind}: {error}")));
+    }
+    place.line(&format!("mount {device} mnt")).ok();
+    if info(&place, device)["kind"] == "fuseblk" {
+        rustix::mount::unmount(place.path("mnt"), UnmountFlags::empty()).unwrap();
+        drop(claim().unwrap());
+    } else {
+        place.umount();
+    }
     // Its daemon may have the last descriptor of it for a moment: it goes with that.
-    assert!(place.command("losetup", &["--detach", &device]).status().unwrap().success());
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    attached.detach();
     place.assert_sound();
 }
 
@@ -123,46 +118,39 @@ fn a_block_device_is_free_when_umount_returns() {
 #[test]
 fn an_image_and_a_loop_device_over_it_are_one_volume() {
     let Some(place) = MountPlace::with_volume(VOLUME) else { return };
-    let attached = place.command("losetup", &["--find", "--show", "vol.img"]).output();
-    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
-        return println!("skipped: no loop device to be had");
-    };
-    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let Some(attached) = Loop::over(&place.path("vol.img")) else { return };
+    let device = attached.0.as_str();
     place.write("letter", b"dear all");
-    let outcome = std::panic::catch_unwind(|| {
-        for (mounted, other) in [(&*device, "vol.img"), ("vol.img", &*device)] {
-            place.line(&format!("mount {mounted} mnt")).ok();
-            fs::write(place.mounted("file"), mounted).unwrap();
-            let refused = [
-                format!("cp letter {other}:/letter"),
-                format!("mkfs -f {other}"),
-                format!("fsck -y {other}"),
-                format!("mount {other} other"),
-            ];
-            fs::create_dir_all(place.path("other")).unwrap();
-            for line in refused {
-                let answer = place.line(&line);
-                assert!(answer.code != 0 && answer.err.contains("in use"), "{line}: {}: {}", answer.code, answer.err);
-            }
-            place.line(&format!("umount {mounted}")).ok();
-            assert_eq!(place.line(&format!("cat {other}:/file")).ok().text(), mounted);
+    for (mounted, other) in [(device, "vol.img"), ("vol.img", device)] {
+        place.line(&format!("mount {mounted} mnt")).ok();
+        fs::write(place.mounted("file"), mounted).unwrap();
+        let refused = [
+            format!("cp letter {other}:/letter"),
+            format!("mkfs -f {other}"),
+            format!("fsck -y {other}"),
+            format!("mount {other} other"),
+        ];
+        fs::create_dir_all(place.path("other")).unwrap();
+        for line in refused {
+            let answer = place.line(&line);
+            assert!(answer.code != 0 && answer.err.contains("in use"), "{line}: {}: {}", answer.code, answer.err);
         }
-        // The kernel's own file systems hold no lock on the file.
-        let made = place.command("mkfs.ext4", &["-q", &device]).status();
-        let mounts = || place.command("mount", &[&*device, "mnt"]).status().is_ok_and(|status| status.success());
-        if !made.is_ok_and(|status| status.success()) || !mounts() {
-            return println!("skipped: ext4 over the loop device");
-        }
-        fs::write(place.mounted("file"), "ext4").unwrap();
-        let answer = place.line("mkfs -f vol.img");
-        assert!(answer.code != 0 && answer.err.contains("mounted at"), "{}: {}", answer.code, answer.err);
-        assert!(place.command("umount", &["mnt"]).status().unwrap().success());
-        // A loop device that nobody uses is in nobody's way.
-        place.line("mkfs -q -f vol.img").ok();
-    });
-    let _ = place.command("umount", &["-q", "mnt"]).status();
-    assert!(place.command("losetup", &["--detach", &device]).status().unwrap().success());
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        place.line(&format!("umount {mounted}")).ok();
+        assert_eq!(place.line(&format!("cat {other}:/file")).ok().text(), mounted);
+    }
+    // The kernel's own file systems hold no lock on the file.
+    let made = place.command("mkfs.ext4", &["-q", device]).status();
+    let mounts = || place.command("mount", &[device, "mnt"]).status().is_ok_and(|status| status.success());
+    if !made.is_ok_and(|status| status.success()) || !mounts() {
+        return println!("skipped: ext4 over the loop device");
+    }
+    fs::write(place.mounted("file"), "ext4").unwrap();
+    let answer = place.line("mkfs -f vol.img");
+    assert!(answer.code != 0 && answer.err.contains("mounted at"), "{}: {}", answer.code, answer.err);
+    assert!(place.command("umount", &["mnt"]).status().unwrap().success());
+    // A loop device that nobody uses is in nobody's way.
+    place.line("mkfs -q -f vol.img").ok();
+    attached.detach();
     place.assert_sound();
 }
 

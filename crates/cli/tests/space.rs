@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::host::Loop;
 use common::mount::{MountPlace, wait_until};
 use common::{Answer, Place, put};
 use std::fs;
@@ -165,27 +166,13 @@ fn fstrim_works_on_a_mount() {
     }
 }
 
-/// The device of a test's own, gone with it.
-struct Loop(String);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 /// A volume on a block device keeps what it has until it is asked.
 #[test]
 fn a_block_device_is_trimmed_on_request() {
     let place = Place::new();
     fs::File::create(place.path("disk")).unwrap().set_len(VOLUME).unwrap();
     fs::set_permissions(place.path("disk"), fs::Permissions::from_mode(0o600)).unwrap();
-    let attached = Command::new("losetup").args(["--find", "--show"]).arg(place.path("disk")).output();
-    let Some(device) = attached.ok().filter(|output| output.status.success()) else {
-        println!("skipped: no loop device to be had");
-        return;
-    };
-    let device = Loop(String::from_utf8(device.stdout).unwrap().trim().to_owned());
+    let Some(device) = Loop::over(&place.path("disk")) else { return };
     let name = &device.0;
     place.line(&format!("mkfs --quiet {name}")).ok();
     place.write("file", &vec![7; 16 << 20]);

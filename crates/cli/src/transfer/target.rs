@@ -21,8 +21,8 @@ pub struct Attrs {
     pub owner: Option<(u32, u32)>,
     /// Of access and of modification.
     pub times: Option<(Time, Time)>,
-    /// The ACL goes that a new file has by the default ACL of its directory. With the source's mode it would give those whom it names what
-    /// the source denies them.
+    /// The ACL goes that a new file has by the default ACL of its directory, or a directory had that was there. With the source's mode it would
+    /// give those whom it names what the source denies them.
     pub drops_acl: bool,
 }
 

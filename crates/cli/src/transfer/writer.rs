@@ -50,7 +50,7 @@ struct Open<F> {
     attrs: Attrs,
     xattrs: Vec<u8>,
     name: Vec<u8>,
-    /// Where it is made, if it is to replace another.
+    /// Where it is made, if it is to have its name only when it is whole.
     temporary: Option<Vec<u8>>,
     /// It is to take the place of something.
     is_replacement: bool,
@@ -329,8 +329,9 @@ impl<'a, T: Target> Writer<'a, T> {
         if may_stay && found.is_some_and(|found| self.rules.existing.spares(&found, meta, &attrs)) {
             return Ok(Placed::Spared);
         }
+        let is_replacement = found.is_some() || !is_held_back;
         let mut backup = None;
-        if found.is_some() || !is_held_back {
+        if is_replacement {
             self.check_room_for(path, meta.file_type(), found)?;
             let names = || self.target.names(self.top());
             backup = self.rules.backups.name_for(name, names).map_err(|error| self.fault(path, error))?;
@@ -338,7 +339,6 @@ impl<'a, T: Target> Writer<'a, T> {
                 self.inherit(&mut attrs, meta, name, found);
             }
         }
-        let is_replacement = found.is_some() || !is_held_back;
         loop {
             self.temporaries += 1;
             let temporary = format!("{TEMPORARY}{}-{}", std::process::id(), self.temporaries).into_bytes();

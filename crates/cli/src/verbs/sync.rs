@@ -3,7 +3,7 @@
 use crate::change::{Changes, JsonArgs, TellArgs};
 use crate::context::Context;
 use crate::failure::{At, Failure, image_name};
-use crate::mount::control::{self, Daemon, Request};
+use crate::mount::control::{self, Daemon};
 use crate::status::Status;
 use crate::verb::{Command, Example};
 use crate::volume::{Live, Place, check_is_image, recognise};
@@ -90,20 +90,17 @@ fn sync(context: &Context, changes: &Changes<'_>, target: &Path) -> Result<()> {
 fn sync_mounted(context: &Context, changes: &Changes<'_>, daemon: &Daemon) -> Result<()> {
     let status = &daemon.status;
     let place = image_name(&status.mount_point);
-    // First what the kernel keeps back; it may not hand the call on to the daemon.
-    let mut kept_back = Ok(());
-    match seen(daemon)? {
-        Some(files) => kept_back = files.sync(),
+    let kept_back = match seen(daemon)? {
+        Some(files) => files.sync(),
         None if daemon.is_mounted()? || daemon.is_elsewhere()? => {
             let what = "cannot be seen from here, so what the kernel keeps back of it was not synced";
             context.note(&format!("myriad: {place}: {what}; run myriad sync where it can be seen"));
+            Ok(())
         }
         // Unmounted, and still in use: the kernel has nothing that it could be asked for.
-        None => {}
-    }
-    // The daemon says more: to the kernel a full host is ENOSPC, as a full volume is.
-    daemon.ask_for_long(Request::Sync, || context.check())?;
-    kept_back.at(&place)?;
+        None => Ok(()),
+    };
+    daemon.sync(kept_back, || context.check())?;
     tell(changes, &status.image)
 }
 

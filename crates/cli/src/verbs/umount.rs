@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::{At, Failure, host_error, image_name, is_host_full};
 use crate::mount::closing::Closing;
-use crate::mount::control::{self, Daemon, Request, await_reply};
+use crate::mount::control::{self, Daemon, await_reply};
 use crate::mount::users;
 use crate::status::Status;
 use crate::verb::{self, Command as _, Example};
@@ -259,7 +259,7 @@ const NEXT: &str = "the next mount recovers it; what was synced is there";
 
 /// Refuses to end a mount while the host has no room for the image: what was not synced would be lost. Any other error of syncing shows when it is closed.
 fn check_host(context: &Context, daemon: &Daemon) -> Result<()> {
-    match daemon.ask_for_long(Request::Sync, || context.check()) {
+    match daemon.sync(Ok(()), || context.check()) {
         Err(error) if is_host_full(&error) => {
             let what = "the host's file system has no room for the image, and what was not synced would be lost";
             let next = "make room there, or lose it with --force";

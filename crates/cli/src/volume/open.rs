@@ -391,7 +391,6 @@ impl Opened {
                 None => unreachable!("no verb keeps a volume beyond its work"),
             },
             Self::Mounted(mounted) if mounted.access == Access::Change => {
-                // First what the kernel keeps back; it does not hand the call on to the daemon.
                 let kept_back = mounted.files.sync();
                 // Who was interrupted before waits all the same: what was done is to be durable.
                 let was_interrupted = Interrupted::received().is_some();
@@ -399,9 +398,7 @@ impl Opened {
                     Some(interrupted) if !was_interrupted => Err(interrupted.into()),
                     _ => Ok(()),
                 };
-                // The daemon says more: to the kernel a full host is ENOSPC, as a full volume is.
-                mounted.daemon.ask_for_long(Request::Sync, keep_waiting)?;
-                kept_back.at(image_name(&mounted.daemon.status.mount_point))
+                mounted.daemon.sync(kept_back, keep_waiting)
             }
             Self::Mounted(_) => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! Devices of the host that a test borrows, and programs that it asks for them.
 
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,13 +19,28 @@ impl Loop {
     /// On a new file of so many bytes; `None`, and a line that says why, where there is none to be had.
     pub fn new(backing: &Path, size: u64) -> Option<Self> {
         File::create(backing).and_then(|file| file.set_len(size)).unwrap();
+        Self::over(backing)
+    }
+
+    /// As [`Self::new`], on a file that is there.
+    pub fn over(backing: &Path) -> Option<Self> {
         let device = command("losetup", &["--find", "--show"], backing);
         device.map_err(|error| println!("skipped: no loop device can be had: {error}")).ok().map(Self)
+    }
+
+    /// Gives it back; it must have been there until now.
+    pub fn detach(self) {
+        // Not once more: somebody else may have it by then.
+        assert!(ManuallyDrop::new(self).end());
+    }
+
+    fn end(&self) -> bool {
+        Command::new("losetup").args(["-d", &self.0]).status().is_ok_and(|status| status.success())
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+        self.end();
     }
 }

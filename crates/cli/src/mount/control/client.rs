@@ -70,6 +70,13 @@ impl Daemon {
         Ok(self.await_answer(|stream| stream.write_all(line.as_bytes()), keep_waiting)?.0)
     }
 
+    /// Makes all of the volume durable. `kept_back`: what came of asking the kernel for what it had gathered, which is to be asked first; it does not hand the
+    /// call on. The daemon says more of an error: to the kernel a full host is ENOSPC, as a full volume is.
+    pub fn sync(&self, kept_back: myriad_engine::Result<()>, keep_waiting: impl Fn() -> Result<()>) -> Result<()> {
+        self.ask_for_long(Request::Sync, keep_waiting)?;
+        kept_back.at(image_name(&self.status.mount_point))
+    }
+
     fn await_answer(
         &self,
         send: impl Fn(&mut UnixStream) -> io::Result<()>,
