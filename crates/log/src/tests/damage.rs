@@ -1,6 +1,8 @@
 //! Logs that are damaged, and logs made to do harm.
 
 use super::*;
+use crate::checkpoint::Link;
+use crate::place::POSITION_MAX;
 use crate::{Home, recover, search};
 use myriad_device::BlockDevice;
 use myriad_format::log::{CHECKPOINT_MAGIC, CheckpointHeader, RecordHeader};
@@ -148,6 +150,20 @@ fn headers_that_lie_in_each_others_bodies_cost_one_lap() {
         let read = disk.counters().read_bytes - before;
         assert!(read <= 4 * capacity, "{laps} laps, {units} units: read {read} bytes of {capacity}");
     }
+}
+
+/// The units for the checkpoints that are missing between two were multiplied before they were compared.
+#[test]
+fn as_many_missing_checkpoints_as_numbers_allow_have_no_room() {
+    let (disk, place) = new_log(8);
+    let mut log = open(&place).0;
+    append(&mut log, filler(1, 1, 1));
+    let forged = log.seal(&mut filler(1, 2, 2), 0).unwrap().link;
+    let forged = filler(1, 2, 2).seal(VOLUME, Link { sequence: POSITION_MAX, ..forged }, 0);
+    disk.poke(ring_offset(&place, log.head()), forged.bytes());
+    let found = search(&place, |_| Home::Torn).unwrap().unwrap();
+    assert_eq!((found.checkpoints, found.missing), (1, POSITION_MAX), "what the forged one does not follow was believed");
+    assert!(found.overlay.contains(FsBlock(2)));
 }
 
 /// What a gap hides may have freed the block of an older record.
