@@ -44,6 +44,8 @@ pub(crate) fn find(device: &dyn BlockDevice, named: Option<u64>) -> Result<(Supe
         }
     };
     let geometry = superblock.geometry();
+    // Where it cannot be, all requests are made wider.
+    let _ = device.take_units(geometry.block_size());
     let bytes = geometry.block_count.checked_mul(geometry.block_size() as u64);
     if bytes.is_none_or(|bytes| bytes > device.size()) {
         let (blocks, block_size) = (geometry.block_count, geometry.block_size());

@@ -2,6 +2,7 @@
 
 use crate::interrupt::Interrupted;
 use crate::show::name::Shown;
+use crate::volume::wait;
 use myriad_device::{Holder, OpenError};
 use myriad_engine::{Errno, Error};
 use serde_json::{Value, json};
@@ -223,12 +224,20 @@ fn explain(error: Error, place: String) -> anyhow::Error {
             format!("the image is truncated: {} of {} bytes are there", sizes.found, sizes.needed),
             TRUNCATED_NEXT,
         ),
+        Error::Sectors { block, sector } => (
+            format!("its blocks have {block} bytes, and the device takes no less than {sector}"),
+            "copy it into a file, and name that",
+        ),
         Error::Option(refused) => {
             let what = option_text(refused.option, &refused.reason);
             return Failure { kind: Kind::Usage, place, what, next: String::new() }.into();
         }
         Error::InUse(holder) => {
-            (in_use_text(&holder, &place), "wait until it is done with the volume (as --wait does), or unmount it")
+            let next = match wait::is_offered() {
+                true => "wait until it is done with the volume (as --wait does), or unmount it",
+                false => "wait until it is done with the volume, or unmount it",
+            };
+            (in_use_text(&holder, &place), next)
         }
         Error::Shutdown => {
             (Error::Shutdown.to_string(), "open it again: what was synced is there; see the host's log for the device's error")
@@ -345,6 +354,7 @@ fn errno_next(errno: Errno) -> &'static str {
         Errno::ROFS => "the volume is sealed or was opened read-only",
         Errno::NAMETOOLONG => "a name has at most 255 bytes, and a path 4095",
         Errno::STALE => "somebody replaced or changed it meanwhile: run this again",
+        Errno::XDEV => "something else is mounted there, or above it: unmount that first, or name another place",
         Errno::LOOP => "more than 40 symbolic links, or links that lead in a circle",
         Errno::PERM => {
             "the file is another user's, immutable or append-only, or of a kind for which this is not allowed"

@@ -114,6 +114,53 @@ fn a_block_device_is_free_when_umount_returns() {
     place.assert_sound();
 }
 
+/// On a file system of large sectors direct I/O takes no block of a volume of small ones: it could not be opened at all.
+#[test]
+fn blocks_may_be_smaller_than_the_sectors_below_the_host() {
+    let Some(place) = MountPlace::with_volume(VOLUME) else { return };
+    place.write("letter", b"dear all");
+    // Its size is no whole number of such sectors, either.
+    place.line("mkfs -q --block-size 1K --size 16385K small.img").ok();
+    place.line("cp letter small.img:/letter").ok();
+    fs::File::create(place.path("disk")).and_then(|file| file.set_len(256 << 20)).unwrap();
+    let Some(disk) = Loop::with_sectors(&place.path("disk"), 4096) else { return };
+    let host = place.path("host");
+    fs::create_dir(&host).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        place.command(program, arguments).status().is_ok_and(|status| status.success())
+    };
+    if !run("mkfs.ext4", &["-q", &disk.0]) || !run("mount", &[&disk.0, "host"]) {
+        return println!("skipped: ext4 over a loop device with sectors of 4096 bytes");
+    }
+    // Tests of the whole must not leave it mounted.
+    let ended = std::panic::catch_unwind(|| {
+        fs::copy(place.path("small.img"), host.join("small.img")).unwrap();
+        assert_eq!(place.line("cat host/small.img:/letter").ok().text(), "dear all");
+        place.line("mount host/small.img mnt").ok();
+        fs::write(place.mounted("more"), vec![7; 100_000]).unwrap();
+        place.umount();
+        place.line("fsck -n host/small.img").expect(0, &[]);
+        place.line("cp -a host/small.img:/more more").ok();
+        assert!(fs::read(place.path("more")).unwrap() == [7; 100_000]);
+        place.line("mkfs -q --block-size 8K --fragments 8 --profile ffs --size 16385K host/new.img").ok();
+        place.line("cp letter host/new.img:/letter").ok();
+        place.line("fsck -n host/new.img").expect(0, &[]);
+    });
+    assert!(run("umount", &["host"]));
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    // A device has no cache that would do.
+    fs::copy(place.path("small.img"), place.path("disk")).unwrap();
+    drop(disk);
+    let Some(disk) = Loop::with_sectors(&place.path("disk"), 4096) else { return };
+    let device = &disk.0;
+    let said = "its blocks have 1024 bytes, and the device takes no less than 4096; copy it into a file";
+    for line in [format!("mount {device} mnt"), format!("cat {device}:/letter"), format!("cp letter {device}:/x")] {
+        place.line(&line).expect(1, &[said]);
+    }
+    place.line(&format!("mkfs -f --block-size 1K {device}")).expect(2, &["sectors are 4096 bytes; use at least that"]);
+    place.line(&format!("fsck -n {device}")).expect(0, &[]);
+}
+
 /// A loop device and the file behind it are two nodes, and each was opened while the other one was in use: two writers, and a volume that no check could mend.
 #[test]
 fn an_image_and_a_loop_device_over_it_are_one_volume() {

@@ -59,6 +59,9 @@ fn patience_ends() {
     place
         .line("ls --wait=0.3 vol.img")
         .expect(1, &["waiting until it is done", "wait until it is done with the volume (as --wait does), or"]);
+    place
+        .line("mkfs -f --size 16M vol.img")
+        .expect(1, &["in use by process", "wait until it is done with the volume, or unmount it"]);
     let quiet = place.line("-q ls --wait=0.3 vol.img").expect(1, &[]);
     assert_eq!(quiet.err.lines().count(), 1, "{quiet:?}");
     place.line("ls --wait=soon vol.img").expect(2, &["not a number of seconds"]);

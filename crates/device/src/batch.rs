@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -33,7 +33,7 @@ pub(crate) struct Target {
     /// Where the device begins in the file.
     pub start: u64,
     /// Of offsets and lengths. A power of two.
-    pub alignment: usize,
+    alignment: AtomicUsize,
     /// Of buffer addresses, under direct I/O.
     pub memory_alignment: usize,
     /// Whether the file is in direct mode now.
@@ -44,7 +44,12 @@ pub(crate) struct Target {
 impl Target {
     pub fn new(file: File, start: u64, alignment: usize, memory_alignment: usize, direct: bool) -> Self {
         let bounces = BufferPool::new(IDLE_BOUNCES_MAX, TRANSFER_SIZE_MAX);
-        Self { file, start, alignment, memory_alignment, direct: AtomicBool::new(direct), bounces }
+        let (alignment, direct) = (AtomicUsize::new(alignment), AtomicBool::new(direct));
+        Self { file, start, alignment, memory_alignment, direct, bounces }
+    }
+
+    pub fn alignment(&self) -> usize {
+        self.alignment.load(Relaxed)
     }
 
     pub fn is_direct(&self) -> bool {
@@ -69,8 +74,15 @@ impl Target {
         Ok(())
     }
 
+    /// Makes the file an ordinary one, which takes requests of any size, before the first of those that direct mode does not take.
+    pub fn take_any_size(&self) -> io::Result<()> {
+        self.leave_direct()?;
+        self.alignment.store(1, Relaxed);
+        Ok(())
+    }
+
     fn wants_bounce(&self, part: &[u8]) -> bool {
-        part.as_ptr().addr() % self.memory_alignment != 0 || part.len() % self.alignment != 0
+        part.as_ptr().addr() % self.memory_alignment != 0 || part.len() % self.alignment() != 0
     }
 }
 
@@ -209,7 +221,7 @@ impl<'a> Transfer<'a> {
         };
         // Direct I/O goes on only from a boundary; the bytes past it are moved again.
         let rest = self.len - self.done - moved;
-        let moved = if self.direct && rest > 0 { moved & !(target.alignment - 1) } else { moved };
+        let moved = if self.direct && rest > 0 { moved & !(target.alignment() - 1) } else { moved };
         if moved == 0 && self.len > 0 {
             return Err(match self.data {
                 Data::Read(_) => io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter"),

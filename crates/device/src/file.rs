@@ -108,7 +108,8 @@ pub struct FileDevice {
     is_sparse: bool,
     /// The host has said that it takes no discards.
     refuses_discards: AtomicBool,
-    size: u64,
+    /// In bytes, a multiple of the alignment or not.
+    length: u64,
     rings: Option<Rings>,
     /// Started by the first batch that needs it.
     pool: OnceLock<Pool>,
@@ -178,7 +179,7 @@ impl FileDevice {
             return Err(OpenError::unsuitable(&self.path, "a block device has all of its room already"));
         }
         let (file, start) = (&self.target.file, self.target.start);
-        rustix::fs::fallocate(file, FallocateFlags::empty(), start, self.size)
+        rustix::fs::fallocate(file, FallocateFlags::empty(), start, self.length)
             .map_err(|error| OpenError::io(&self.path, "preallocate", error))
     }
 
@@ -243,7 +244,7 @@ impl FileDevice {
         let behind = is_block_device.then(|| loops::behind(metadata.rdev(), access == Access::ReadWrite)).flatten();
         Ok(Self {
             path: path.to_owned(),
-            size: length & !(rules.alignment as u64 - 1),
+            length,
             target: Target::new(file, options.offset, rules.alignment, rules.memory_alignment, rules.direct),
             claim: Mutex::new(None),
             access,
@@ -329,7 +330,7 @@ impl FileDevice {
     fn set_lock(&self, kind: LockKind) -> Result<(), OpenError> {
         // A child would change the lock of its parent.
         self.check_owner().map_err(|error| OpenError::io(&self.path, "lock", error))?;
-        let range = LockRange { start: self.target.start, length: self.size };
+        let range = LockRange { start: self.target.start, length: self.length };
         if kind == LockKind::Exclusive && !self.is_block_device {
             return lock_alone(&self.target.file, &self.path, range);
         }
@@ -343,7 +344,7 @@ impl FileDevice {
     }
 
     fn check_range(&self, offset: u64, length: u64) -> io::Result<()> {
-        Ok(check_range(self.size, self.target.alignment, offset, length)?)
+        Ok(check_range(self.size(), self.target.alignment(), offset, length)?)
     }
 
     fn check_writable(&self) -> io::Result<()> {
@@ -416,11 +417,24 @@ impl Drop for FileDevice {
 
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.length & !(self.target.alignment() as u64 - 1)
     }
 
     fn alignment(&self) -> usize {
-        self.target.alignment
+        self.target.alignment()
+    }
+    fn take_units(&self, unit: usize) -> io::Result<bool> {
+        if unit % self.alignment() == 0 {
+            return Ok(true);
+        }
+        if self.is_block_device {
+            return Ok(false);
+        }
+        self.target.take_any_size()?;
+        if self.access == Access::ReadWrite {
+            self.target.forget_cached()?;
+        }
+        Ok(true)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -495,9 +509,9 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.check_writable()?;
-        check_end(self.size, offset, length)?;
+        check_end(self.size(), offset, length)?;
         // Whole sectors only: a block device takes no other, and a file would write zeros into the others.
-        let alignment = self.target.alignment as u64;
+        let alignment = self.target.alignment() as u64;
         let start = offset.next_multiple_of(alignment);
         let end = (offset + length) & !(alignment - 1);
         if start < end && !self.refuses_discards.load(Ordering::Relaxed) {

@@ -64,8 +64,14 @@ pub use recording::{Event, RecordingDevice, Timed};
 pub trait BlockDevice: Send + Sync {
     /// Size in bytes: a multiple of [`BlockDevice::alignment`].
     fn size(&self) -> u64;
-    /// Smallest unit of offset and length, in bytes: a power of two, the same for as long as the device is open.
+    /// Smallest unit of offset and length, in bytes: a power of two, the same for as long as the device is open but for
+    /// [`BlockDevice::take_units`].
     fn alignment(&self) -> usize;
+    /// Asks that requests of so many bytes, a power of two, be taken from here on; false if it cannot be. A file whose host demands more for
+    /// direct I/O takes them through the host's cache.
+    fn take_units(&self, unit: usize) -> io::Result<bool> {
+        Ok(unit % self.alignment() == 0)
+    }
     /// Fills `buf` from `offset`. A read past the end is an error, never short.
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
     /// Writes `buf` at `offset`.
@@ -209,6 +215,9 @@ macro_rules! pass_on {
     (@alignment $inner:ident) => {
         fn alignment(&self) -> usize {
             self.$inner.alignment()
+        }
+        fn take_units(&self, unit: usize) -> std::io::Result<bool> {
+            self.$inner.take_units(unit)
         }
     };
     (@read $inner:ident) => {

@@ -54,6 +54,10 @@ impl BlockDevice for OverlayDevice {
         self.base.alignment()
     }
 
+    fn take_units(&self, unit: usize) -> io::Result<bool> {
+        self.base.take_units(unit)
+    }
+
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         check_request(self, offset, buf.len() as u64)?;
         self.changes.read(self.base(), offset, buf)?;

@@ -92,6 +92,9 @@ pub enum Error {
     /// The image ends before its volume does.
     #[error(transparent)]
     Truncated(Box<Truncated>),
+    /// The volume lies on a device whose sectors are larger than its blocks, in bytes. In a file it can be opened.
+    #[error("the volume's blocks have {block} bytes, and the device takes no less than {sector}; copy it into a file")]
+    Sectors { block: u32, sector: u32 },
     /// What changed the volume last did so without a log, or was a repair, and did not come to its end.
     #[error(
         "the volume was not closed cleanly by a writer without a log (order=none), or by a repair, and may not be sound; run \
@@ -151,7 +154,9 @@ impl Error {
             Self::Io(_) | Self::Damaged(_) | Self::Shutdown => Errno::IO,
             Self::HostFull(_) => Errno::NOSPC,
             Self::Corrupt(_) | Self::Unchecked => Errno::UCLEAN,
-            Self::Incompatible(_) | Self::Foreign | Self::Truncated(_) | Self::Option(_) => Errno::INVAL,
+            Self::Incompatible(_) | Self::Foreign | Self::Truncated(_) | Self::Sectors { .. } | Self::Option(_) => {
+                Errno::INVAL
+            }
             Self::InUse(_) => Errno::BUSY,
             Self::Open(error) => match &**error {
                 OpenError::InUse(_) => Errno::BUSY,

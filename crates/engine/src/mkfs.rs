@@ -94,6 +94,11 @@ fn check_fragments(options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
+/// Whether a device takes requests of so many bytes.
+fn takes(device: &dyn BlockDevice, unit: u64) -> Result<bool> {
+    device.take_units(unit as usize).map_err(|source| Error::host("use the host's cache for the device", source))
+}
+
 /// The superblock that the options ask for; an error for what is impossible. It changes nothing.
 pub(crate) fn plan(
     device: &dyn BlockDevice,
@@ -106,7 +111,7 @@ pub(crate) fn plan(
     }
     check_fragments(options)?;
     let block = whole / u64::from(options.fragments);
-    if device.alignment() as u64 > block {
+    if !takes(device, block)? {
         let needed = device.alignment();
         return Err(Error::bad_option(
             "block-size",
@@ -246,7 +251,7 @@ fn log_bytes(
             if bytes < least {
                 return Err(Error::bad_option("log-device", format!("smaller than the least log, {least} bytes")));
             }
-            if log.alignment() as u64 > unit {
+            if !takes(log, unit)? {
                 let needed = log.alignment();
                 return Err(Error::bad_option(
                     "block-size",

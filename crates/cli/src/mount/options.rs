@@ -315,22 +315,21 @@ impl Settings {
                 continue;
             }
             let Some(word) = words().find(|word| word.name == name) else {
+                let meant = |known: &mut dyn Iterator<Item = &'static str>| {
+                    let meant = options::nearest(name, words().map(|word| word.name).chain(known));
+                    meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+                };
                 match options::read(option) {
                     Some(Ok((row, value))) if row.when.at_mount() => set_row(self, row, value),
                     Some(Ok((row, _))) => {
-                        return Err(format!(
-                            "option `{name}`: {} is set by {}, not by mount",
-                            row.name,
-                            row.when.name()
-                        ));
+                        let is_at_mount = |name| options::row(name).is_some_and(|row| row.when.at_mount());
+                        let meant = meant(&mut options::names().filter(|&name| is_at_mount(name)));
+                        let (row, when) = (row.name, row.when.name());
+                        return Err(format!("option `{name}`: {row} is set by {when}, not by mount{meant}"));
                     }
                     Some(Err(reason)) => return Err(format!("option `{name}`: {reason}")),
                     None if sloppy => unknown(option),
-                    None => {
-                        let meant = options::nearest(name, words().map(|word| word.name).chain(options::names()));
-                        let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-                        return Err(format!("unknown option `{name}`{meant}"));
-                    }
+                    None => return Err(format!("unknown option `{name}`{}", meant(&mut options::names()))),
                 }
                 continue;
             };
@@ -480,6 +479,10 @@ mod tests {
     fn mistakes_are_told_by_name() {
         refused("ro,cachsize=1G", "unknown option `cachsize`; did you mean `cachesize`?");
         refused("allowother", "unknown option `allowother`; did you mean `allow_other`?");
+        refused(
+            "log-device=/dev/log",
+            "option `log-device`: log-device is set by mkfs, not by mount; did you mean `logdev`?",
+        );
         refused("blksize=4096", "unknown option `blksize`");
         refused("cachesize", "option `cachesize`: it needs a value: cachesize=SIZE");
         refused("ro=1", "option `ro`: it takes no value");

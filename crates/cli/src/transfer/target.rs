@@ -77,11 +77,13 @@ pub struct Keep {
     pub times: bool,
     /// ACLs go with the modes.
     pub xattrs: bool,
+    /// They were asked for by their name, so a target that refuses some is an error.
+    pub needs_xattrs: bool,
 }
 
 impl Keep {
     pub fn all(owner: Option<Owner>) -> Self {
-        Self { owner, modes: Modes::Keep, times: true, xattrs: true }
+        Self { owner, modes: Modes::Keep, times: true, xattrs: true, needs_xattrs: false }
     }
 
     pub fn keeps_modes(&self) -> bool {

@@ -741,8 +741,12 @@ impl<T: Target> Sink for Writer<'_, T> {
         let settled = self.settle(&first).map_err(|error| self.fault(b"", error));
         self.frames.push(Frame { leave: Leave::Nothing, ..first });
         // Who keeps modes keeps what they are with an ACL.
-        if let Some(what) = self.target.lost().acls.told("access control lists").filter(|_| self.keep.keeps_modes()) {
-            let next = "choose a target that has them, or do not keep modes";
+        let lost = self.target.lost();
+        let acls = lost.acls.told("access control lists").filter(|_| self.keep.keeps_modes());
+        let xattrs = lost.xattrs.told("extended attributes").filter(|_| self.keep.needs_xattrs);
+        for (what, kept) in [(acls, "modes"), (xattrs, "extended attributes")] {
+            let Some(what) = what else { continue };
+            let next = format!("choose a target that has them, or do not keep {kept}");
             self.belated.push(Failure::new(self.target.place(b""), what, next).into());
         }
         result.and(settled)
@@ -757,7 +761,7 @@ impl<T: Target> Sink for Writer<'_, T> {
     }
 
     fn lost(&self) -> Option<String> {
-        self.target.lost().xattrs.told("extended attributes")
+        self.target.lost().xattrs.told("extended attributes").filter(|_| !self.keep.needs_xattrs)
     }
 
     fn is_ready(&self) -> bool {

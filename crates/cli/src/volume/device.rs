@@ -141,7 +141,10 @@ pub fn intact_superblock(device: &dyn BlockDevice) -> Option<Superblock> {
 
 /// Refuses an image that ends before the volume in it does.
 pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: &str) -> Result<()> {
-    let expected = superblock.geometry().block_count.saturating_mul(superblock.geometry().block_size() as u64);
+    let geometry = superblock.geometry();
+    let expected = geometry.block_count.saturating_mul(geometry.block_size() as u64);
+    // Without that the size leaves out what is no whole request. Who opens the volume says what is wrong if it cannot be.
+    let _ = device.take_units(geometry.block_size());
     if device.size() < expected {
         return Err(Error::from(Truncated { found: device.size(), needed: expected })).at(place);
     }

@@ -12,7 +12,14 @@ use std::time::{Duration, Instant};
 /// Between two tries. Nobody tells when a lock is free, and a try asks who has it.
 const PAUSE: Duration = Duration::from_millis(100);
 
-static PATIENCE: OnceLock<(Patience, bool)> = OnceLock::new();
+static WISH: OnceLock<Wish> = OnceLock::new();
+
+/// What the user of a verb that has the option wants.
+struct Wish {
+    /// `None`: not to wait.
+    patience: Option<Patience>,
+    is_quiet: bool,
+}
 
 /// How long to wait; `None`: as long as it takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,14 +35,19 @@ pub fn parse(text: &str) -> Result<Patience, String> {
     .ok_or_else(|| "not a number of seconds".to_owned())
 }
 
-/// From here on openings wait.
-pub fn begin(patience: Patience, is_quiet: bool) {
-    PATIENCE.get_or_init(|| (patience, is_quiet));
+/// The verb has the option; with patience openings wait from here on.
+pub fn begin(patience: Option<Patience>, is_quiet: bool) {
+    WISH.get_or_init(|| Wish { patience, is_quiet });
+}
+
+/// Whether the user may ask to wait.
+pub fn is_offered() -> bool {
+    WISH.get().is_some()
 }
 
 /// Whether the user wants to wait.
 pub fn is_asked() -> bool {
-    PATIENCE.get().is_some()
+    WISH.get().is_some_and(|wish| wish.patience.is_some())
 }
 
 /// Tries until nobody has the volume in use, or patience is at its end; the inner error says who has.
@@ -49,7 +61,7 @@ pub fn patiently<T, E: Display>(
             Ok(opened) => return Ok(Ok(opened)),
             Err(refusal) => refusal,
         };
-        let Some((Patience(patience), is_quiet)) = PATIENCE.get() else { return Ok(Err(refusal)) };
+        let Some(Wish { patience: Some(Patience(patience)), is_quiet }) = WISH.get() else { return Ok(Err(refusal)) };
         let rest = patience.map_or(PAUSE, |patience| patience.saturating_sub(start.elapsed()));
         if rest.is_zero() {
             return Ok(Err(refusal));

@@ -24,7 +24,12 @@ impl Loop {
 
     /// As [`Self::new`], on a file that is there.
     pub fn over(backing: &Path) -> Option<Self> {
-        let device = command("losetup", &["--find", "--show"], backing);
+        Self::with_sectors(backing, 512)
+    }
+
+    /// As [`Self::over`], with sectors of so many bytes.
+    pub fn with_sectors(backing: &Path, bytes: u32) -> Option<Self> {
+        let device = command("losetup", &["--find", "--show", "--sector-size", &bytes.to_string()], backing);
         device.map_err(|error| println!("skipped: no loop device can be had: {error}")).ok().map(Self)
     }
 

@@ -336,6 +336,46 @@ fn no_group_gets_what_an_acl_gave_to_others() {
     assert!(said.trim() == "1\n640" && told.contains("could not be kept"), "{said}{told}");
 }
 
+/// As with cp(1): who asks for extended attributes by their name wants all of them, who asks for everything what there can be.
+#[test]
+fn attributes_that_a_target_refuses_are_an_error_to_who_named_them() {
+    let place = Place::with_volume(16 << 20);
+    shell(&place, "mkdir r; echo text > f; setfattr -n user.k -v v f");
+    place.line("cp -a f vol.img:/f").ok();
+    let program = env!("CARGO_BIN_EXE_myriad");
+    let copy = |options: &str, source: &str| {
+        let script = format!("mount -t ramfs r r && {program} cp {options} {source} r/g; echo $?; cat r/g");
+        let output = std::process::Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .current_dir(place.path("."))
+            .output()
+            .unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (said, told) = copy("", "f");
+    if said.trim() != "0\ntext" {
+        return println!("skipped: a copy to a file system without attributes: {said}{told}");
+    }
+    for source in ["f", "vol.img:/f"] {
+        for (options, status) in [
+            ("-a", 0),
+            ("--preserve=all", 0),
+            ("--preserve=xattr", 1),
+            ("--preserve=context", 1),
+            ("-a --preserve=xattr", 1),
+            ("-a --no-preserve=xattr", 0),
+        ] {
+            let (said, told) = copy(options, source);
+            let is_told = told.contains("1 extended attributes could not be kept; the first: user.k of g");
+            assert_eq!(
+                (said, is_told),
+                (format!("{status}\ntext\n"), !options.contains("no-")),
+                "{options} {source}: {told}"
+            );
+        }
+    }
+}
+
 /// What is made in a directory with a default ACL has one of its own, and the users whom that names had rights which the source denies.
 #[test]
 fn no_user_gets_by_a_default_acl_what_a_source_denies() {

@@ -158,10 +158,17 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|row| std::iter::once(row.name).chain(row.words.iter().map(|word| word.word)))
 }
 
-/// The known name that is closest to a mistyped one, if any is close.
+/// The known name that is closest to a mistyped one, if any is close; or one that it begins with, as `log-device` does with `logdev`.
 pub fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let near = known.map(|known| (distance(name, known), known)).min()?;
-    (near.0 <= name.len().max(3) / 3).then_some(near.1)
+    const BEGINNING_LEAST: usize = 5;
+    let known: Vec<&str> = known.collect();
+    let (far, near) = known.iter().map(|&known| (distance(name, known), known)).min()?;
+    if far <= name.len().max(3) / 3 {
+        return Some(near);
+    }
+    let joined = name.replace(['-', '_'], "");
+    let begins = |known: &&str| known.len() >= BEGINNING_LEAST && joined.starts_with(known);
+    known.into_iter().filter(begins).max_by_key(|known| known.len())
 }
 
 /// How many letters have to be put in, taken out or changed to make one word of the other; two that changed places count
@@ -184,12 +191,12 @@ fn distance(one: &str, other: &str) -> usize {
     rows[one.len()][other.len()]
 }
 
-/// What is said of a name that the table does not have.
-pub fn unknown(name: &str) -> String {
+/// What is said of a name that the table does not have, where options of some rows can be set.
+pub fn unknown(name: &str, can_be_set: impl Fn(&Row) -> bool) -> String {
     match nearest(name, names()) {
         Some(meant) => format!("there is no such option; did you mean `{meant}`?"),
         None => {
-            let all: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+            let all: Vec<&str> = TABLE.iter().filter(|row| can_be_set(row)).map(|row| row.name).collect();
             format!("there is no such option; there are {}", all.join(", "))
         }
     }
@@ -204,7 +211,7 @@ pub fn read_for_tune<'a>(settings: impl IntoIterator<Item = &'a str>) -> Result<
             row.check_tune()?;
         }
         let (row, value) = read(setting)
-            .unwrap_or_else(|| Err(unknown(name)))
+            .unwrap_or_else(|| Err(unknown(name, |row| row.check_tune().is_ok())))
             .map_err(|reason| format!("option `{name}`: {reason}"))?;
         row.check_tune().map(|()| (row, value))
     };
@@ -326,8 +333,8 @@ mod tests {
             assert_eq!(read(setting), Some(Err(expected.into())), "{setting}");
         }
         assert_eq!(read("colour=red"), None);
-        assert_eq!(unknown("placment"), "there is no such option; did you mean `placement`?");
-        assert!(unknown("colour").starts_with("there is no such option; there are profile, space, inodes"));
+        assert_eq!(unknown("placment", |_| true), "there is no such option; did you mean `placement`?");
+        assert!(unknown("colour", |_| true).starts_with("there is no such option; there are profile, space, inodes"));
     }
 
     #[test]
@@ -340,6 +347,9 @@ mod tests {
         );
         assert!(refused("nonamecache").contains("namecache is chosen by each mount"));
         assert_eq!(refused("comit=5"), "option `comit`: there is no such option; did you mean `commit`?");
+        // Only what it could change is listed.
+        let listed = refused("colour=red");
+        assert!(listed.contains("there are label, ") && !listed.contains("profile"), "{listed}");
         assert_eq!(refused("commit=soon"), "option `commit`: `soon` is not a number of seconds from 0 to 1000000000");
         let changes = read_for_tune(["commit=1", "relatime"]).unwrap();
         assert_eq!(changes.iter().map(|(row, _)| row.name).collect::<Vec<_>>(), ["commit", "atime"]);

@@ -69,6 +69,15 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 
+/// Sees to it that a device takes requests of single blocks.
+fn take_blocks(device: &dyn BlockDevice, block: usize) -> Result<()> {
+    match device.take_units(block) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Sectors { block: block as u32, sector: device.alignment() as u32 }),
+        Err(source) => Err(Error::host("use the host's cache for the device", source)),
+    }
+}
+
 /// A volume that is about to be made, by [`Fs::prepare`]. Dropped, it leaves the place as it was.
 pub struct Formatting<'o> {
     claim: Claim,
@@ -172,6 +181,9 @@ impl Fs {
         options: MountOptions,
     ) -> Result<Self> {
         let superblock = read_superblock(&*device)?;
+        for device in std::iter::once(&device).chain(&log) {
+            take_blocks(&**device, 1 << superblock.block_bits)?;
+        }
         let mut options = options;
         let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;
         if unknown != 0 || superblock.state.get() == state::SEALED {

@@ -162,7 +162,11 @@ fn as_many_missing_checkpoints_as_numbers_allow_have_no_room() {
     let forged = filler(1, 2, 2).seal(VOLUME, Link { sequence: POSITION_MAX, ..forged }, 0);
     disk.poke(ring_offset(&place, log.head()), forged.bytes());
     let found = search(&place, |_| Home::Torn).unwrap().unwrap();
-    assert_eq!((found.checkpoints, found.missing), (1, POSITION_MAX), "what the forged one does not follow was believed");
+    assert_eq!(
+        (found.checkpoints, found.missing),
+        (1, POSITION_MAX),
+        "what the forged one does not follow was believed"
+    );
     assert!(found.overlay.contains(FsBlock(2)));
 }
 

@@ -175,7 +175,7 @@ enum Attribute {
     Timestamps,
     /// That files are names of one inode
     Links,
-    /// Extended attributes
+    /// Extended attributes; named so, it is an error if the target refuses some
     Xattr,
     /// The security context, which is an extended attribute: as `xattr`
     Context,
@@ -213,7 +213,10 @@ impl KeepArgs {
             false if self.no_preserve.contains(&Attribute::Mode) => Modes::Plain(umask),
             false => Modes::Mask(umask),
         };
-        Keep { owner, modes, times: self.has(Attribute::Timestamps), xattrs: self.has(Attribute::Xattr) }
+        let is_named = |attribute| self.preserve.contains(&attribute);
+        let xattrs = self.has(Attribute::Xattr);
+        let needs_xattrs = xattrs && (is_named(Attribute::Xattr) || is_named(Attribute::Context));
+        Keep { owner, modes, times: self.has(Attribute::Timestamps), xattrs, needs_xattrs }
     }
 }
 
