@@ -5,12 +5,15 @@ use crate::error::Errno;
 use crate::namei;
 use crate::ops::{NewFile, Ops};
 use crate::types::{Cred, LinkRules, MkfsOptions, Node, RenameMode};
-use crate::volume::testing;
+use crate::volume::{testing, transact};
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::MemoryDevice;
+use myriad_format::BlockKind;
 use myriad_format::choices::{Choices, Inodes, Map};
 use myriad_format::inode::{S_IFDIR, S_IFREG};
+use myriad_format::slots::ExtentsHeader;
 use myriad_format::superblock::state;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -113,5 +116,42 @@ fn a_directory_ends_where_its_map_does_and_the_volume_goes_on() {
         }
         tried.link(&long(made)).unwrap();
         tried.assert_sound();
+    }
+}
+
+/// What a directory says of its size is not walked through before it can be true: pointers of a forged one may lead to one block again and
+/// again.
+#[test]
+fn no_directory_has_more_blocks_than_its_volume() {
+    for directory in [Directory::Linear, Directory::Slots] {
+        let tried = Tried::new(Choices { directory, ..Choices::default() });
+        for i in 0..400 {
+            tried.link(format!("{i:0100}").as_bytes()).unwrap();
+        }
+        let ino = Ino(tried.dir.ino);
+        let mut raw = inode::read_node(&tried.volume.look(), tried.dir).unwrap();
+        let claimed = tried.volume.geometry.block_count + 1;
+        if directory == Directory::Linear {
+            raw.size = (claimed << tried.volume.geometry.block_bits).into();
+        } else {
+            transact(&tried.volume, 0, |txn| {
+                let Mapping::Mapped(first) = map::lookup(&mut &txn.look, &raw, ino, FileBlock(0))? else {
+                    panic!("it has extents")
+                };
+                let extents = (claimed as u32 / 8).to_le_bytes();
+                txn.change(first.start, BlockKind::DirExtents, |edit| {
+                    edit.put(offset_of!(ExtentsHeader, extents), &extents)
+                })
+            })
+            .unwrap();
+        }
+        let mut listed = 0;
+        let result = list(&tried.volume.look(), ino, &raw, 0, &mut |_| {
+            listed += 1;
+            true
+        });
+        let error = result.unwrap_err().to_string();
+        let field = if directory == Directory::Linear { "size" } else { "extents" };
+        assert!(error.contains(field) && listed == 0, "{directory:?}: {error}, after {listed} names");
     }
 }

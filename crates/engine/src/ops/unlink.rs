@@ -428,10 +428,13 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
     let ino = Ino(node.ino);
     // Once it has entries again: how far what it kept has been put in order.
     let mut listed = 0;
+    // Who has taken blocks off the list of those with room puts them back himself: another one, who also gives up and may settle it, knows
+    // only of his own.
+    let mut has_begun = false;
     loop {
         let done = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(ino);
-            if !volume.orphans.is_listed(ino) {
+            if !has_begun && !volume.orphans.is_listed(ino) {
                 return Ok(true);
             }
             let mut raw = match inode::read_node(&txn.look, node) {
@@ -442,6 +445,7 @@ fn give_up(volume: &Volume, node: Node) -> Result<()> {
                 return Ok(true);
             }
             txn.ask_log(volume.limits.part_log_bytes_max);
+            has_begun = true;
             let done = dir::give_up_emptied(txn, ino, &mut raw, &mut listed)?;
             inode::write(txn, ino, &raw)?;
             if done {

@@ -1,6 +1,7 @@
 //! Entries in the order of their positions.
 
 use super::entries::Entries;
+use super::rooms::entry_blocks_max;
 use super::{entry_block, index_root, is_in_body, position_of};
 use crate::dir::place::Place;
 use crate::dir::{Listed, is_in_blocks, is_shown, type_of};
@@ -9,7 +10,7 @@ use crate::inode;
 use crate::order::Look;
 use myriad_format::dir::{IndexHeader, entry_size};
 use myriad_format::inode::RawInode;
-use myriad_format::{BlockKind, FileBlock, Ino, header};
+use myriad_format::{BlockKind, Corrupt, FileBlock, Ino, header};
 
 /// Blocks that a listing looks at in one stay inside the gate, where nothing can be evicted for what it reads: a directory
 /// that had many names has as many blocks, which may all be empty.
@@ -58,6 +59,11 @@ pub(crate) fn list(
         Some(root) => look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?,
         None => 1,
     };
+    // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a listing of ages.
+    if u64::from(blocks) > entry_blocks_max(look).min(look.volume.geometry.block_count) {
+        let block = index_root(raw).expect("one that says so");
+        return Err(Corrupt::DirIndex { ino: dir, block, field: "entry_blocks", value: blocks.into() }.into());
+    }
     let first = cookie.saturating_mul(8) >> look.volume.geometry.block_bits;
     for number in first..u64::from(blocks) {
         let block = FileBlock(number);

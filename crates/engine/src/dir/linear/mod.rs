@@ -179,6 +179,10 @@ fn visit(
 ) -> Result<()> {
     let per_block = per_block(look);
     let end = units.end.div_ceil(per_block);
+    // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a search of ages.
+    if end > look.volume.geometry.block_count {
+        return Err(Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
+    }
     let mut block = units.start / per_block;
     while block < end {
         let extent = extent_of(look, dir, raw, FileBlock(block))?;
@@ -379,6 +383,13 @@ pub(crate) fn prepare(
                 }
             }
         })??;
+    } else if block.0 > 0 {
+        // What a new block will ask of the map, before anything has changed: with a hash, nobody has looked at its end.
+        entry_block(look, dir, raw, FileBlock(block.0 - 1))?;
+        map::lookup(&mut &*look, raw, dir, block)?;
+        if look.volume.may_have_leftovers {
+            map::read_ahead(&mut &*look, raw, dir, block)?;
+        }
     }
     Ok(room(unit, at + UnitHeader::SIZE..at + UNIT_SIZE))
 }

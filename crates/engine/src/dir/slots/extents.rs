@@ -93,7 +93,8 @@ fn first_span(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<(u64, Vec<Dir
         let layout = layout(look);
         pass_over(look, dir, raw, 0..1, BlockKind::DirExtents, &mut |_, bytes| {
             extents = u64::from(ExtentsHeader::read(bytes).extents.get());
-            if extents > layout.extents_max() {
+            // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a search of ages.
+            if extents > layout.extents_max() || layout.file_blocks(extents) > look.volume.geometry.block_count {
                 return Err(Place { dir, block: FileBlock(0) }.corrupt(EXTENTS, "extents", extents));
             }
             records = records_in(bytes, layout, 0..extents.min(layout.extents), dir)?;
