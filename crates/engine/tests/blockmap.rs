@@ -5,8 +5,8 @@ mod in_memory;
 
 use in_memory::{formatted, mount, open};
 use myriad_device::MemoryDevice;
-use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, Result};
-use myriad_format::choices::{Choices, Inodes, Map, Space};
+use myriad_engine::{AllocateMode, CreateWith, Cred, Errno, File, Fs, MkfsOptions, MountOptions, Order, Result};
+use myriad_format::choices::{Choices, Directory, Inodes, Map, Space};
 use myriad_sim::rng::{self, Rng};
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
@@ -220,4 +220,56 @@ fn a_new_file_with_content_has_room_for_its_pointers() {
     assert_eq!(open(&fs, "large").read_at(&mut found, 0).unwrap(), length);
     assert!(found[..length] == content[..length]);
     fs.close().unwrap();
+}
+
+/// A file with more blocks of pointers than the cache has frames is read, changed and removed a part at a time. Every first read of it looked for what
+/// power loss had left behind its end, in one stay inside the gate, and there were no frames for that.
+#[test]
+fn a_file_may_have_more_blocks_of_pointers_than_there_are_frames() {
+    const SIZE: u64 = 48 << 20;
+    let device = Arc::new(MemoryDevice::new(160 << 20));
+    let mut mkfs = mkfs(512, false, Space::Bitmap);
+    mkfs.choices.directory = Directory::Linear;
+    mkfs.order = Order::Soft;
+    Fs::format_device(device.clone(), None, &mkfs).unwrap();
+    // The smallest cache there is.
+    let again = || {
+        let options =
+            MountOptions { background: false, commit_interval_ms: 0, cache_size: 0, ..MountOptions::default() };
+        Fs::open_device(device.clone(), None, options).unwrap()
+    };
+    let fs = again();
+    // With the directory's own block.
+    fs.session(Cred::root()).create("first", 0o644).unwrap();
+    let free = free_blocks(&fs);
+    for (name, mode) in [("behind", AllocateMode::KeepSize), ("inside", AllocateMode::Extend)] {
+        fs.session(Cred::root()).create(name, 0o644).unwrap();
+        open(&fs, name).allocate(mode, 0, SIZE).unwrap();
+    }
+    fs.close().unwrap();
+    let fs = again();
+    let mut byte = [1; 1];
+    assert_eq!(open(&fs, "behind").read_at(&mut byte, 0).unwrap(), 0);
+    fs.drop_caches().unwrap();
+    assert_eq!(open(&fs, "inside").seek_data(0).unwrap_err().errno(), Errno::NXIO);
+    fs.drop_caches().unwrap();
+    open(&fs, "inside").allocate(AllocateMode::Extend, 0, SIZE).unwrap();
+    fs.drop_caches().unwrap();
+    for name in ["behind", "inside"] {
+        let file = open(&fs, name);
+        assert_eq!(file.write_at(&[7], 0).unwrap(), 1);
+        file.sync().unwrap();
+        fs.drop_caches().unwrap();
+        assert_eq!(file.read_at(&mut byte, 0).unwrap(), 1);
+        assert_eq!(byte, [7]);
+    }
+    fs.drop_caches().unwrap();
+    open(&fs, "inside").allocate(AllocateMode::Punch, 1, SIZE).unwrap();
+    open(&fs, "behind").truncate(3).unwrap();
+    fs.drop_caches().unwrap();
+    for name in ["behind", "inside"] {
+        fs.session(Cred::root()).unlink(name).unwrap();
+    }
+    assert_eq!(free_blocks(&fs), free);
+    close(&device, fs);
 }

@@ -1,17 +1,14 @@
 //! The first steps with a file's data: its size is read from the inode, and blocks that an earlier truncation left past that size are freed.
 
-use super::{FileData, OpenFile};
+use super::{FileData, OpenFile, Rest};
 use crate::error::Result;
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
 use crate::ops::{free_range, free_written};
-use crate::order::{Look, Txn};
+use crate::order::Txn;
 use crate::volume::{Reason, Volume, transact};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, Ino};
-
-/// Extents freed in one transaction.
-pub(super) const EXTENTS_PER_TXN: usize = 256;
 
 /// Loads the size from the inode at the first use of the data lock.
 pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
@@ -23,8 +20,11 @@ pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -
     data.size = raw.size.get();
     // Found on the list of orphans: the opening could not free what a cut, or a flush, had left when the power went.
     let is_listed = [Reason::Cut, Reason::Found].iter().any(|&reason| volume.orphans.has(file.ino, reason));
-    data.has_rest =
-        !volume.options.read_only && (is_listed || volume.may_have_leftovers && has_rest(&look, file, &raw)?);
+    data.rest = match volume.options.read_only {
+        false if is_listed => Rest::Some,
+        false if volume.may_have_leftovers => Rest::Unknown,
+        _ => Rest::None,
+    };
     data.loaded = true;
     Ok(())
 }
@@ -32,13 +32,16 @@ pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -
 /// As [`load_size`], for whoever changes the file.
 pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
     load_size(volume, file, data)?;
-    if data.has_rest {
+    if data.rest == Rest::Unknown {
+        data.rest = if has_rest(volume, file)? { Rest::Some } else { Rest::None };
+    }
+    if data.rest == Rest::Some {
         // What it grows by must read as zeros.
         let end = data.size.div_ceil(volume.cache.block_size() as u64);
         // A flush that power loss has cut leaves written blocks; what a truncation leaves that began in this use of the volume is all to go.
         let free = if volume.orphans.has(file.ino, Reason::Cut) { free_range } else { free_written };
         free_rest(volume, file, FileBlock(end), free)?;
-        data.has_rest = false;
+        data.rest = Rest::None;
     }
     Ok(())
 }
@@ -53,7 +56,7 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock, free:
         left = transact(volume, 0, |txn| {
             let _lock = volume.lock_exclusive(file.ino);
             let mut raw = inode::read_node(&txn.look, file.node())?;
-            let left = free(txn, file.ino, &mut raw, from, EXTENTS_PER_TXN)?;
+            let left = free(txn, file.ino, &mut raw, from, map::runs_per_txn(&volume.geometry))?;
             inode::write(txn, file.ino, &raw)?;
             if left.is_none() {
                 volume.orphans.settle(file.ino, Reason::Cut);
@@ -66,15 +69,27 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock, free:
 }
 
 /// Whether a file has blocks with content behind its end. The list of orphans does not say what power loss has left in order `softdep`.
-fn has_rest(look: &Look<'_>, file: &OpenFile, raw: &RawInode) -> Result<bool> {
-    let mut at = FileBlock(raw.size.get().div_ceil(look.volume.cache.block_size() as u64));
-    while map::is_mapped(raw) && at < FILE_END {
-        at = match map::lookup(&mut &*look, raw, file.ino, at)? {
-            Mapping::Hole { until } => until,
-            // Reserved ahead, and zeros.
-            Mapping::Mapped(extent) if extent.unwritten => extent.end(),
-            Mapping::Mapped(_) => return Ok(true),
-        };
+fn has_rest(volume: &Volume, file: &OpenFile) -> Result<bool> {
+    let mut from = None;
+    loop {
+        // The data lock keeps the map as it is.
+        let look = volume.look();
+        let raw = inode::read_node(&look, file.node())?;
+        if !map::is_mapped(&raw) {
+            return Ok(false);
+        }
+        let mut at = from.unwrap_or(FileBlock(raw.size.get().div_ceil(volume.cache.block_size() as u64)));
+        for _ in 0..map::looks_per_stay(&volume.geometry) {
+            if at >= FILE_END {
+                return Ok(false);
+            }
+            at = match map::lookup(&mut &look, &raw, file.ino, at)? {
+                Mapping::Hole { until } => until,
+                // Reserved ahead, and zeros.
+                Mapping::Mapped(extent) if extent.unwritten => extent.end(),
+                Mapping::Mapped(_) => return Ok(true),
+            };
+        }
+        from = Some(at);
     }
-    Ok(false)
 }

@@ -98,6 +98,17 @@ pub(crate) struct OpenFile {
     pub data: RwLock<{ Rank::FileData as u8 }, FileData>,
 }
 
+/// Blocks with content past the size of a file: power loss may have left some, or a truncation, because the host had no room for what it takes to
+/// free them, or something could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rest {
+    #[default]
+    None,
+    Some,
+    /// Nobody has looked yet. Who only reads need not.
+    Unknown,
+}
+
 /// What the data lock guards.
 #[derive(Default)]
 pub(crate) struct FileData {
@@ -113,9 +124,7 @@ pub(crate) struct FileData {
     pub loaded: bool,
     /// A truncation to nothing that has not reached the inode: its extents are void.
     pub emptied: bool,
-    /// A truncation has left blocks past the size, because the host had no room for what it takes to free them, or something could not be
-    /// read.
-    pub has_rest: bool,
+    pub rest: Rest,
     /// A flush in parts has mapped pages past the size that the inode has until the last part.
     pub mapped_past: bool,
     /// On the list of files to flush.

@@ -18,8 +18,6 @@ use std::sync::Arc;
 
 /// Reads at least this long go straight to the caller's buffer and do not displace what the cache holds.
 const DIRECT_MIN: usize = 256 << 10;
-/// Extents looked at before others may evict what was read for it: a map may be larger than the cache.
-pub(super) const EXTENTS_PER_LOOK: u32 = 1024;
 /// As often checksums are asked for, of so many blocks that they lie in two blocks of checksums at most.
 const CHECKSUM_RUNS_PER_LOOK: usize = 32;
 
@@ -267,7 +265,8 @@ fn collect(
         return Ok(length);
     }
     let mut extents = 0;
-    while at < length && extents < EXTENTS_PER_LOOK {
+    let most = map::looks_per_stay(&volume.geometry);
+    while at < length && extents < most {
         extents += 1;
         let position = missing.offset + at as u64;
         let block = FileBlock(position / block_size as u64);

@@ -2,9 +2,8 @@
 
 use super::delalloc::{self, drop_page_range, page, set_ahead};
 use super::fragments::{self, Filled};
-use super::load::{EXTENTS_PER_TXN, free_rest, load, load_size};
-use super::read::EXTENTS_PER_LOOK;
-use super::{FileData, OpenFile};
+use super::load::{free_rest, load, load_size};
+use super::{FileData, OpenFile, Rest};
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
@@ -104,7 +103,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
         raw.size = U64::new(raw.size.get().min(size));
         raw.mtime = I64::new(volume.now());
         raw.ctime = raw.mtime;
-        let left = free_range(txn, file.ino, &mut raw, FileBlock(first_gone), EXTENTS_PER_TXN)?;
+        let left = free_range(txn, file.ino, &mut raw, FileBlock(first_gone), map::runs_per_txn(&volume.geometry))?;
         inode::write(txn, file.ino, &raw)?;
         if size == 0 {
             file.note_cut(true);
@@ -127,7 +126,7 @@ fn truncate_locked(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, s
     {
         volume.check_not_shut_down().map_err(|_| error)?;
         // The file has its size. What lies past it goes before the file grows again, or when nobody has it open.
-        data.has_rest = true;
+        data.rest = Rest::Some;
     }
     Ok(())
 }
@@ -234,7 +233,7 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
         // The data lock keeps the map as it is.
         let look = volume.look();
         let raw = inode::read_node(&look, file.node())?;
-        for _ in 0..EXTENTS_PER_LOOK {
+        for _ in 0..map::looks_per_stay(&volume.geometry) {
             if at >= last {
                 break;
             }
@@ -345,7 +344,8 @@ fn punch(volume: &Volume, file: &Arc<OpenFile>, data: &mut FileData, offset: u64
             let mut source = BlockSource::new(placement::beside(volume, file.ino));
             let mut freed = Vec::new();
             let range = start..FileBlock(last);
-            let left = map::remove(txn, &mut source, &mut raw, file.ino, range, EXTENTS_PER_TXN, &mut freed)?;
+            let max = map::runs_per_txn(&volume.geometry);
+            let left = map::remove(txn, &mut source, &mut raw, file.ino, range, max, &mut freed)?;
             source.settle(&mut raw);
             for (start, length) in freed {
                 txn.block_free(start, length);
@@ -395,7 +395,7 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
     }
     while block < blocks {
         looked += 1;
-        if looked % EXTENTS_PER_LOOK == 0 {
+        if looked % map::looks_per_stay(&volume.geometry) == 0 {
             // The data lock keeps the map as it is.
             look = None;
         }

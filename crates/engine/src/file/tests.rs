@@ -399,7 +399,7 @@ fn cut_in_part(
     out_of_memory(volume);
     device.fail(FaultOp::Read, nth, FaultSpan::Forever, 5);
     let cut = truncate(volume, &Cred::root(), &file, left as u64);
-    (cut.is_ok() && file.data.read().has_rest).then_some(file)
+    (cut.is_ok() && file.data.read().rest == Rest::Some).then_some(file)
 }
 
 /// Cuts to try, and reads to fail. Where a part begins with another leaf, it reads that before it changes anything.

@@ -22,6 +22,7 @@ mod promises;
 pub(crate) use mapping::{FILE_END, Mapping};
 pub(crate) use promises::{Promised, promise_of_new};
 
+use crate::cache::FRAMES_UNASKED;
 use crate::edit::{BlockRead, BlockStore, NodeSource};
 use crate::error::Result;
 use myriad_format::choices::Map;
@@ -31,6 +32,26 @@ use myriad_format::pointers::Pointer;
 use myriad_format::table::DIRECT;
 use myriad_format::{FileBlock, FsBlock, Geometry, Ino};
 use std::ops::Range;
+
+/// Of pointers, each run may end with its block, and the next one may have parents of its own: so few of them keep an operation within the frames
+/// that it need not ask for.
+const POINTER_RUNS: usize = FRAMES_UNASKED / 2;
+
+/// How many runs to look at in one stay inside the gate, where nothing can be evicted for what is read: a map may be larger than the cache.
+pub(crate) fn looks_per_stay(geometry: &Geometry) -> usize {
+    match geometry.map {
+        Map::Extents => 1024,
+        Map::Blocks => POINTER_RUNS,
+    }
+}
+
+/// How many runs to unmap in one transaction.
+pub(crate) fn runs_per_txn(geometry: &Geometry) -> usize {
+    match geometry.map {
+        Map::Extents => 256,
+        Map::Blocks => POINTER_RUNS,
+    }
+}
 
 /// Of so many blocks of files, one is for a node of a tree of extents: enough where free space lies in runs of a few dozen blocks.
 const BLOCKS_PER_NODE: u64 = 1024;
@@ -112,11 +133,10 @@ pub(crate) fn remove_written<S: BlockStore, N: NodeSource<S>>(
     max_extents: usize,
     freed: &mut Vec<(FsBlock, u32)>,
 ) -> Result<Option<FileBlock>> {
-    /// Extents looked at for each that may be removed.
-    const LOOKS: usize = 16;
+    let most_looks = looks_per_stay(&store.geometry()).max(max_extents);
     let (mut at, mut looks) = (from, 0);
     while at < FILE_END && is_mapped(inode) {
-        if freed.len() >= max_extents || looks >= max_extents.saturating_mul(LOOKS) {
+        if freed.len() >= max_extents || looks >= most_looks {
             return Ok(Some(at));
         }
         looks += 1;

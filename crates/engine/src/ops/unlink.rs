@@ -22,9 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::little_endian::{I64, U32, U64};
 
-/// Extents freed in one transaction; a file with more goes piece by piece.
-const EXTENTS_PER_TXN: usize = 256;
-
 impl Ops<'_> {
     /// Removes a name of a file that is not a directory.
     pub fn unlink(&self, parent: Node, name: &[u8]) -> Result<()> {
@@ -375,9 +372,10 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                     return Err(Corrupt::Inode { ino, field: "mode of an orphan", value: raw.mode.get().into() }.into());
                 }
                 let end = FileBlock(raw.size.get().div_ceil(volume.geometry.block_size() as u64));
+                let max = map::runs_per_txn(&volume.geometry);
                 let left = match has(Reason::Cut) {
-                    true => free_range(txn, ino, &mut raw, end, EXTENTS_PER_TXN)?,
-                    false => free_written(txn, ino, &mut raw, end.max(seen), EXTENTS_PER_TXN)?,
+                    true => free_range(txn, ino, &mut raw, end, max)?,
+                    false => free_written(txn, ino, &mut raw, end.max(seen), max)?,
                 };
                 inode::write(txn, ino, &raw)?;
                 if left.is_none() {
@@ -395,7 +393,7 @@ pub(crate) fn reclaim(volume: &Volume, node: Node) -> Result<()> {
                 txn.ask_log(volume.limits.part_log_bytes_max);
                 dir::give_up_part(txn, ino, &mut raw)?
             } else {
-                free_extents(txn, ino, &mut raw, EXTENTS_PER_TXN)?
+                free_extents(txn, ino, &mut raw, map::runs_per_txn(&volume.geometry))?
             };
             if !is_small {
                 inode::write(txn, ino, &raw)?;

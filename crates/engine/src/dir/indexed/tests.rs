@@ -4,13 +4,11 @@ use super::rooms::{ENTRY_BLOCKS, entry_blocks_max};
 use super::*;
 use crate::namei;
 use crate::ops::{NewFile, Ops};
-use crate::schedule;
 use crate::types::{Cred, LinkRules, Node, RenameMode};
 use crate::volume::transact;
 use crate::volume::{Volume, testing};
 use myriad_check::{Options as CheckOptions, check};
 use myriad_device::MemoryDevice;
-use myriad_format::dir::IndexHeader;
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::superblock::state;
 use std::sync::Arc;
@@ -95,62 +93,6 @@ fn no_directory_has_more_entry_blocks_than_its_volume() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("entry_blocks") && listed == 0, "{error}, after {listed} names");
     }
-}
-
-/// Threads take the blocks of one emptied directory off the list of those with room, while others give it names. Each puts back what it took:
-/// one that came back when another one had settled it left its own off the list, never to be used again.
-#[test]
-fn all_who_give_up_blocks_put_them_back() {
-    let mut kept = 0;
-    for seed in 0..40 {
-        let (emptied, _) = Emptied::after(1);
-        let Emptied { volume, dir, .. } = &emptied;
-        let cred = Cred::root();
-        let ops = Ops { volume, cred: &cred, caller: &cred };
-        let new = NewFile { mode: S_IFREG | 0o644, ..NewFile::default() };
-        let come_and_go = |name: &'static [u8]| {
-            move || {
-                for _ in 0..4 {
-                    ops.make(*dir, name, &new).unwrap();
-                    ops.unlink(*dir, name).unwrap();
-                }
-            }
-        };
-        let jobs: Vec<Box<dyn FnOnce() + Send>> = vec![
-            Box::new(come_and_go(b"one")),
-            Box::new(come_and_go(b"other")),
-            Box::new(|| {
-                ops.make(*dir, b"last", &new).unwrap();
-            }),
-        ];
-        schedule::run(schedule::Turns { seed, one_in: 2 }, jobs);
-        crate::ops::reclaim_orphans(volume).unwrap();
-        let look = volume.look();
-        let (ino, raw) = (Ino(dir.ino), inode::read_node(&look, *dir).unwrap());
-        let Some(root) = index_root(&raw) else { continue };
-        let header = |block: u32| {
-            let at = entry_block(&look, ino, &raw, FileBlock(block.into())).unwrap();
-            look.read(at, BlockKind::DirEntries, |bytes| *EntryBlockHeader::read(bytes)).unwrap()
-        };
-        let (made, mut head) = look
-            .read(root, BlockKind::DirIndex, |bytes| {
-                let header = IndexHeader::read(bytes);
-                (header.entry_blocks.get(), header.room_head.get())
-            })
-            .unwrap();
-        let mut listed = Vec::new();
-        while let Some(block) = room_block(head) {
-            listed.push(block.0 as u32);
-            head = header(block.0 as u32).next_room.get();
-        }
-        let block_size = volume.cache.block_size();
-        for block in 0..made {
-            let has_room = block_size - ENTRIES_OFFSET - header(block).live.get() as usize >= block_size / 4;
-            assert!(!has_room || listed.contains(&block), "seed {seed}: block {block} of {made}, listed: {listed:?}");
-        }
-        kept += made;
-    }
-    assert!(kept > 0, "no directory kept blocks");
 }
 
 /// A volume with a directory of many names, and of long ones.
