@@ -9,7 +9,7 @@ use crate::order::{Look, Txn};
 use crate::types::{Node, Stat};
 use crate::volume::Volume;
 use myriad_format::fork::Fork;
-use myriad_format::inode::{BodyHeader, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
+use myriad_format::inode::{BodyHeader, ROOM_BESIDE_ROOT, RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag};
 use myriad_format::table::INODE_SIZE;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino, SLOT_SIZE};
 use std::mem::offset_of;
@@ -156,6 +156,9 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: Ino, raw: &mut RawInode) -> Result<()
     })
 }
 
+/// Where in an inode the block of its attributes is named.
+pub(crate) const ATTRIBUTE_ROOT: usize = offset_of!(RawInode, fork) + ROOM_BESIDE_ROOT;
+
 /// With what the slot of an inode begins that is gone: neither mode nor generation. A body that ends in the slot gives it a mode
 /// again, but no generation, and none is 0, so that old handles to the inode stay stale.
 pub(crate) const GONE: [u8; 24] = [0; 24];
@@ -166,7 +169,14 @@ pub(crate) fn clear(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
         return Ok(());
     }
     let (block, at) = locate(txn.volume(), ino)?;
-    txn.change(block, BlockKind::InodeTable, |edit| edit.put(at, &GONE))
+    txn.change(block, BlockKind::InodeTable, |edit| {
+        edit.put(at, &GONE);
+        // What it named waits for this to last, and by this word the order knows that it did name it.
+        let root = at + ATTRIBUTE_ROOT;
+        if edit.bytes()[root..root + 8] != [0; 8] {
+            edit.put(root, &[0; 8]);
+        }
+    })
 }
 
 /// Bytes of data that the largest body holds.

@@ -83,6 +83,7 @@ pub(crate) fn give_back(held: HeldMoment, found: &Leftovers) -> Result<GivenBack
     for &surplus in found.links.iter().filter(|surplus| !held.nameless.contains(&surplus.ino.0)) {
         let node = Node { ino: surplus.ino.0, generation: surplus.generation };
         if surplus.is_nameless {
+            revive(volume, node)?;
             empty(volume, node)?;
         }
         match settle_links(volume, node, surplus) {
@@ -115,6 +116,19 @@ fn free_place(volume: &Volume, ino: Ino) -> Result<bool> {
     })
 }
 
+/// Makes a directory without a name a living one, for whoever empties it: it had been removed, and was held open, when power was lost, and nothing can be
+/// done in a directory without links.
+fn revive(volume: &Volume, node: Node) -> Result<()> {
+    change(volume, node, |_, raw| {
+        // One that was removed since the moment is somebody's still.
+        let is_removed = raw.is_dir() && raw.nlink.get() == 0 && !volume.orphans.has(Ino(node.ino), Reason::Nameless);
+        if is_removed {
+            raw.nlink = U32::new(2);
+        }
+        Ok(is_removed)
+    })
+}
+
 /// Removes all that a directory without a name has names for; what cannot be removed stays, and keeps it. Of anything else there is none.
 fn empty(volume: &Volume, node: Node) -> Result<()> {
     let root = Cred::root();
@@ -143,7 +157,10 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
             continue;
         }
         match ops.lookup(dir, &entry.name) {
-            Ok(stat) if stat.is_dir() => stack.push((stat.node(), entry.name, 0)),
+            Ok(stat) if stat.is_dir() => {
+                revive(volume, stat.node())?;
+                stack.push((stat.node(), entry.name, 0));
+            }
             Ok(stat) => {
                 let removed = ops.unlink_only(dir, &entry.name, stat.node());
                 // The file may have another name, by which a kernel knows it, with the links that it had.
@@ -229,8 +246,10 @@ fn settle_links(volume: &Volume, node: Node, surplus: SurplusLinks) -> Result<Se
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::NewFile;
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
+    use myriad_format::inode::{S_IFDIR, S_IFREG};
     use std::sync::Arc;
 
     /// One link too many of a file that was in the middle of a flush, a truncation or a clearing at the moment: the file was passed over as if it
@@ -255,6 +274,60 @@ mod tests {
             let given = give_back(held, &Leftovers { links: vec![surplus], ..Leftovers::default() }).unwrap();
             assert_eq!((given.links, given.left), (1, 0), "{reason:?}");
             assert_eq!(inode::read(&volume.look(), file.ino).unwrap().nlink.get(), 1, "{reason:?}");
+        }
+    }
+
+    /// A directory that had been removed, and was held open, when power was lost had its names still on the device. They could not be removed from a directory
+    /// without links, so each mount checked the volume in vain.
+    #[test]
+    fn a_removed_directory_is_given_back_with_what_it_has() {
+        let volume = Arc::new(testing::volume(Arc::new(MemoryDevice::new(16 << 20))));
+        let root = Cred::root();
+        let ops = Ops { volume: &volume, cred: &root, caller: &root };
+        let top = crate::namei::root(&volume.look()).unwrap();
+        let make = |dir: Node, name: &[u8], mode: u16| {
+            ops.make(dir, name, &NewFile { mode, ..NewFile::default() }).unwrap().node()
+        };
+        let dir = make(top, b"d", S_IFDIR | 0o755);
+        let below = make(dir, b"below", S_IFDIR | 0o755);
+        let file = make(below, b"f", S_IFREG | 0o644);
+        for removed in [dir, below] {
+            change(&volume, removed, |_, raw| {
+                raw.nlink = U32::new(0);
+                Ok(true)
+            })
+            .unwrap();
+        }
+        let images = tempfile::tempfile().unwrap();
+        images.set_len(1 << 20).unwrap();
+        let held = HeldMoment::begin(Arc::clone(&volume), images).unwrap();
+        let surplus =
+            |node: Node| SurplusLinks { ino: Ino(node.ino), generation: node.generation, count: 0, is_nameless: true };
+        let found = Leftovers { links: vec![surplus(dir)], ..Leftovers::default() };
+        let given = give_back(held, &found).unwrap();
+        assert_eq!((given.inodes, given.left), (1, 0));
+        for gone in [dir, below, file] {
+            let stale = inode::read_node(&volume.look(), gone).map(drop).unwrap_err();
+            assert_eq!(stale.errno(), Errno::STALE, "{gone:?}");
+        }
+    }
+
+    /// What was left behind while a check looked at an earlier moment was forgotten with what it gave back.
+    #[test]
+    fn what_is_left_behind_after_the_moment_stays_noted() {
+        let volume = Arc::new(testing::volume(Arc::new(MemoryDevice::new(16 << 20))));
+        for is_late in [false, true] {
+            volume.note_leftovers();
+            let images = tempfile::tempfile().unwrap();
+            images.set_len(1 << 20).unwrap();
+            let held = HeldMoment::begin(Arc::clone(&volume), images).unwrap();
+            if is_late {
+                volume.note_leftovers();
+            }
+            let left_behind = held.left_behind;
+            drop(held);
+            volume.nothing_is_left(left_behind).unwrap();
+            assert_eq!(volume.has_leftovers(), is_late);
         }
     }
 

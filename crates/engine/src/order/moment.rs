@@ -34,6 +34,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Commits of these orders that may end with something still waiting, before the volume is said to be too busy.
 const SOFT_COMMITS: u32 = 8;
@@ -52,6 +53,8 @@ pub struct HeldMoment {
     pub time: Time,
     /// Inodes that were on the list of orphans because they have no name: somebody has them open, or is freeing them.
     pub(crate) nameless: BTreeSet<u64>,
+    /// How often something had been left behind.
+    pub(crate) left_behind: u64,
 }
 
 impl HeldMoment {
@@ -69,6 +72,8 @@ impl HeldMoment {
             );
         }
         let mut checkpointer = volume.checkpointer.lock();
+        // Before the moment: of what is left meanwhile a check may or may not find anything.
+        let left_behind = volume.left_behind.load(Ordering::SeqCst);
         if checkpointer.held.is_some() {
             return Err(Error::in_use("somebody else holds a moment of the volume; wait for that check to end"));
         }
@@ -85,7 +90,7 @@ impl HeldMoment {
         let log = log.filter(|_| volume.log_is_external).map(|log| Arc::clone(&log.place().device));
         drop(checkpointer);
         let time = volume.now();
-        Ok(Self { volume, number, file, log, lsn, time, nameless })
+        Ok(Self { volume, number, file, log, lsn, time, nameless, left_behind })
     }
 
     /// The volume of which it is a moment.

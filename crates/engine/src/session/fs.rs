@@ -337,9 +337,10 @@ impl Fs {
     /// says so as well.
     pub fn give_back(&self, held: HeldMoment, found: &Leftovers) -> Result<GivenBack> {
         self.inner.check_process()?;
+        let left_behind = held.left_behind;
         let given = give_back(held, found)?;
         match given.left {
-            0 => self.volume().nothing_is_left()?,
+            0 => self.volume().nothing_is_left(left_behind)?,
             _ => self.sync()?,
         }
         Ok(given)

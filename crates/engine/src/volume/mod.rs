@@ -138,6 +138,8 @@ pub(crate) struct Volume {
     pub features: AtomicU64,
     /// What a crash has left behind, as the superblock is to say it.
     pub leftovers: AtomicU8,
+    /// How often something has been left behind since the volume was opened.
+    pub left_behind: AtomicU64,
     groups: Groups,
     /// Free space that is to go back to the host.
     pub to_host: discard::ToHost,
@@ -234,6 +236,7 @@ impl Volume {
             on_host_full: OnceLock::new(),
             features: AtomicU64::new(superblock.features_compatible.get()),
             leftovers: AtomicU8::new(superblock.leftovers),
+            left_behind: AtomicU64::new(0),
             groups: Groups::new(geometry.ag_count, superblock.ag_high_water.get()),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
             end: End::default(),

@@ -74,7 +74,8 @@ impl Volume {
 
     /// Something is left behind that nobody has. That lasts with the next superblock.
     pub fn note_leftovers(&self) {
-        self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::Relaxed);
+        self.left_behind.fetch_add(1, Ordering::SeqCst);
+        self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::SeqCst);
     }
 
     /// The slot of an inode that is gone stays taken, and is nobody's, until a check gives it back.
@@ -104,10 +105,15 @@ impl Volume {
         self.write_leftovers()
     }
 
-    /// Notes durably that nothing is left behind, unless somebody has asked for a check: that stays until one has looked.
-    pub fn nothing_is_left(&self) -> Result<()> {
+    /// Notes durably that nothing is left behind of what there was when `left_behind` was read. What has been left since stays noted, and so does that somebody
+    /// has asked for a check, until one has looked.
+    pub fn nothing_is_left(&self, left_behind: u64) -> Result<()> {
         let without = |bits: u8| (bits & leftovers::NEEDS_CHECK == 0).then_some(bits & !leftovers::MAY_BE);
-        let _ = self.leftovers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
+        let _ = self.leftovers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, without);
+        // After that: who counts up before has it noted here, and who does later notes it himself.
+        if self.left_behind.load(Ordering::SeqCst) != left_behind {
+            self.leftovers.fetch_or(leftovers::MAY_BE, Ordering::SeqCst);
+        }
         self.write_leftovers()
     }
 

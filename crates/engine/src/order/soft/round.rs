@@ -779,7 +779,7 @@ fn is_free(volume: &Volume, state: &State, freed: &Freed) -> bool {
 mod tests {
     use super::*;
     use crate::ops::{NewFile, Ops};
-    use crate::types::{Cred, LinkRules, MkfsOptions, Order};
+    use crate::types::{Cred, LinkRules, MkfsOptions, Order, XattrMode};
     use crate::volume::testing;
     use myriad_device::MemoryDevice;
     use myriad_format::choices::Profile;
@@ -841,5 +841,29 @@ mod tests {
         volume.checkpointer.lock().run_for(&volume, &[wanted]).unwrap();
         assert!(volume.counters.snapshot().contains(&("soft_fsyncs_of_all", 1)));
         assert!(volume.soft().is_clean());
+    }
+
+    /// While what could not be read may name a directory, its number stays nobody's when it goes, and that it went was noted only with the number: nobody knew
+    /// that its inode had named the block of its attributes, which was given away while the directory lasted still.
+    #[test]
+    fn attributes_of_a_directory_wait_for_its_end_though_its_number_stays() {
+        for is_kept in [false, true] {
+            let volume = volume(Arc::new(MemoryDevice::new(8 << 20)), 4096);
+            let cred = Cred::root();
+            let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+            let root = crate::namei::root(&volume.look()).unwrap();
+            let new = NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() };
+            let dir = ops.make(root, b"d", &new).unwrap().node();
+            ops.set_xattr(dir, b"user.k", &[7; 900], XattrMode::Set).unwrap();
+            volume.commit_now().unwrap();
+            if is_kept {
+                volume.note_second_names(false);
+            }
+            ops.rmdir(root, b"d").unwrap();
+            let state = volume.soft().state.lock();
+            let freed = state.freed.iter().filter(|freed| !freed.extents.is_empty());
+            assert!(freed.clone().count() > 0, "it had a block");
+            assert!(freed.clone().all(|freed| !is_free(&volume, &state, freed)), "number kept: {is_kept}");
+        }
     }
 }

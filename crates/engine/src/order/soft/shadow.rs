@@ -4,18 +4,16 @@
 //! those in which the image does. Whoever changes a block adds the words that he changes ([`Shadow::keep`]), as they were before, to both.
 
 use super::words::Words;
+use crate::inode::ATTRIBUTE_ROOT;
 use crate::order::facts::{self, Fact, Named};
 use crate::types::Time;
-use myriad_format::inode::{ROOM_BESIDE_ROOT, RawInode};
+use myriad_format::inode::RawInode;
 use myriad_format::pointers::{BLOCK, Pointer};
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
 use myriad_format::{BlockHeader, BlockKind, Geometry, Ino};
 use std::mem::offset_of;
 use std::num::NonZero;
-
-/// Where in an inode the block of its attributes is named.
-const ATTRIBUTE_ROOT: usize = offset_of!(RawInode, fork) + ROOM_BESIDE_ROOT;
 
 /// Words of the largest blocks.
 const WORDS_MAX: u32 = 8192;
