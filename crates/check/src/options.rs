@@ -81,6 +81,9 @@ pub enum CheckError {
     NoCopy(u64),
     #[error("the volume has {blocks} blocks of {block_size} bytes, the device {size} bytes: it was cut short")]
     CutShort { blocks: u64, block_size: usize, size: u64 },
+    /// It has a log in blocks that are smaller than the device's sectors.
+    #[error("its blocks have {block} bytes, and the device takes no less than {sector}")]
+    Sectors { block: usize, sector: usize },
     #[error(transparent)]
     Incompatible(#[from] myriad_format::Incompatible),
     #[error("the volume keeps its log on another device: name it")]

@@ -226,7 +226,7 @@ fn explain(error: Error, place: String) -> anyhow::Error {
         ),
         Error::Sectors { block, sector } => (
             format!("its blocks have {block} bytes, and the device takes no less than {sector}"),
-            "copy it into a file, and name that",
+            SECTORS_NEXT,
         ),
         Error::Option(refused) => {
             let what = option_text(refused.option, &refused.reason);
@@ -291,6 +291,9 @@ pub const FOREIGN_NEXT: &str =
 
 /// What to do about an image that ends before its volume does.
 pub const TRUNCATED_NEXT: &str = "get a whole copy";
+
+/// What to do about a volume on a device whose sectors are larger than its blocks.
+pub const SECTORS_NEXT: &str = "copy it into a file, and name that";
 
 /// What to do about a volume of which no superblock is left.
 pub const SUPERBLOCK_NEXT: &str = "check the name; if it is one, its superblock is lost, and every copy of it (a volume of one \

@@ -4,7 +4,7 @@ mod online;
 
 use crate::ask::Asker;
 use crate::context::Context;
-use crate::failure::{At, Failure, Kind, SUPERBLOCK_NEXT, TRUNCATED_NEXT, image_name};
+use crate::failure::{At, Failure, Kind, SECTORS_NEXT, SUPERBLOCK_NEXT, TRUNCATED_NEXT, image_name};
 use crate::interrupt::Interrupted;
 use crate::mount::control::{self, Daemon};
 use crate::output::Output;
@@ -586,6 +586,7 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
              the volume, and name the right one with --superblock BYTE"
         }
         CheckError::CutShort { .. } => TRUNCATED_NEXT,
+        CheckError::Sectors { .. } => SECTORS_NEXT,
         CheckError::Incompatible(_) => "use a newer myriad",
         CheckError::Log(_) => "check that the image is whole, and --log-device if the log is on one",
         CheckError::NoLogDevice => "write --log-device DEVICE",

@@ -127,6 +127,7 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
         | CheckError::Unconfirmed(_)
         | CheckError::NoCopy(_)
         | CheckError::CutShort { .. }
+        | CheckError::Sectors { .. }
         | CheckError::Incompatible(_)
         | CheckError::NoLogDevice
         | CheckError::ForeignLog
