@@ -125,7 +125,7 @@ fn a_directory_ends_where_its_map_does_and_the_volume_goes_on() {
 fn no_directory_has_more_blocks_than_its_volume() {
     for directory in [Directory::Linear, Directory::Slots] {
         let tried = Tried::new(Choices { directory, ..Choices::default() });
-        for i in 0..400 {
+        for i in 0..100 {
             tried.link(format!("{i:0100}").as_bytes()).unwrap();
         }
         let ino = Ino(tried.dir.ino);

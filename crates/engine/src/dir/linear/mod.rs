@@ -180,7 +180,7 @@ fn visit(
     let per_block = per_block(look);
     let end = units.end.div_ceil(per_block);
     // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a search of ages.
-    if end > look.volume.geometry.block_count {
+    if raw.size.get().div_ceil(look.volume.cache.block_size() as u64) > look.volume.geometry.block_count {
         return Err(Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
     }
     let mut block = units.start / per_block;
