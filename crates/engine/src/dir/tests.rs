@@ -1,18 +1,21 @@
 //! What directories of all kinds have in common.
 
 use super::*;
+use crate::cache::Sweep;
 use crate::error::Errno;
 use crate::namei;
 use crate::ops::{NewFile, Ops};
 use crate::types::{Cred, LinkRules, MkfsOptions, Node, RenameMode};
 use crate::volume::{testing, transact};
 use myriad_check::{Options as CheckOptions, check};
-use myriad_device::MemoryDevice;
+use myriad_device::{FaultDevice, FaultOp, FaultSpan, MemoryDevice};
 use myriad_format::BlockKind;
 use myriad_format::choices::{Choices, Inodes, Map};
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::slots::ExtentsHeader;
 use myriad_format::superblock::state;
+use myriad_format::table::DIRECT;
+use myriad_format::unit::UNIT_SIZE;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -154,4 +157,36 @@ fn no_directory_has_more_blocks_than_its_volume() {
         let field = if directory == Directory::Linear { "size" } else { "extents" };
         assert!(error.contains(field) && listed == 0, "{directory:?}: {error}, after {listed} names");
     }
+}
+
+/// With a hash in memory nobody had looked at the end of a linear directory's map before it got another block, in the middle of a creation: that it could not be
+/// read shut the volume down.
+#[test]
+fn a_map_that_cannot_be_read_ends_a_creation_before_it_changes_anything() {
+    let choices =
+        Choices { directory: Directory::Linear, map: Map::Blocks, inodes: Inodes::Static, ..Choices::default() };
+    let device = Arc::new(FaultDevice::new(formatted(choices)));
+    let volume = testing::open(device.clone());
+    let root = namei::root(&volume.look()).unwrap();
+    let cred = Cred::root();
+    let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+    let dir = ops.make(root, b"d", &NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() }).unwrap().node();
+    let other = ops.make(root, b"other", &new_file()).unwrap().node();
+    let name = |i: u64| format!("{i:0255}").into_bytes();
+    // One a unit, until the first block is full that a block of pointers leads to.
+    let count = (DIRECT as u64 + 1) * (volume.cache.block_size() / UNIT_SIZE) as u64;
+    for i in 0..count {
+        ops.link(other, dir, &name(i), LinkRules::default()).unwrap();
+    }
+    volume.checkpointer.lock().settle(&volume).unwrap();
+    volume.cache.sweep(Sweep::Everything);
+    // All else that a creation reads.
+    ops.lookup(dir, &name(0)).unwrap();
+    ops.make(root, b"another", &new_file()).unwrap();
+    device.fail(FaultOp::Read, 1, FaultSpan::Forever, 5);
+    let refused = ops.make(dir, &name(count), &new_file()).map(drop).unwrap_err();
+    assert_eq!(refused.errno(), Errno::IO);
+    assert!(volume.check_running().is_ok());
+    device.clear();
+    ops.make(dir, &name(count), &new_file()).unwrap();
 }
