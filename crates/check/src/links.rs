@@ -25,13 +25,14 @@ fn check_slot(context: &Context<'_>, directories: &Directories, root: Ino, ino: 
     let place = Place::Inode(ino);
     let state = slot.state();
     let left = slot.links_left();
-    if state & slot_bit::NO_LINKS != 0 && state & slot_bit::ORPHAN == 0 && left == 0 {
+    let directory = directories.index(ino);
+    let is_named = directory.map(|index| ino == root || !directories.parent(index).is_none());
+    // A directory that was removed, and held open, when power was lost may have names of directories, which count as links of it.
+    if state & slot_bit::NO_LINKS != 0 && state & slot_bit::ORPHAN == 0 && (left == 0 || is_named == Some(false)) {
         let message = "has no links and is not in the list of orphans";
         context.report_leftover(number::NAMELESS, place, message, |all| note_surplus(context, all, ino, 0, true));
         return;
     }
-    let directory = directories.index(ino);
-    let is_named = directory.map(|index| ino == root || !directories.parent(index).is_none());
     if left != 0 {
         let nlink = raw_of(context, ino).map_or(0, |raw| raw.nlink.get());
         let found = nlink.wrapping_sub(left);

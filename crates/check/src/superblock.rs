@@ -45,8 +45,11 @@ pub(crate) fn find(device: &dyn BlockDevice, named: Option<u64>) -> Result<(Supe
     };
     let geometry = superblock.geometry();
     // Where it cannot be, all requests for blocks are made wider, but those for the log are not.
-    let takes_blocks = device.take_units(geometry.block_size()).unwrap_or(false);
-    if !takes_blocks && superblock.log_blocks.get() > 0 && !superblock.has_external_log() {
+    let takes_blocks = device.take_units(geometry.block_size());
+    if !takes_blocks.map_err(|source| CheckError::Io { op: "read", offset: 0, source })?
+        && superblock.log_blocks.get() > 0
+        && !superblock.has_external_log()
+    {
         return Err(CheckError::Sectors { block: geometry.block_size(), sector: device.alignment() });
     }
     let bytes = geometry.block_count.checked_mul(geometry.block_size() as u64);

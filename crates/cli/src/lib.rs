@@ -76,9 +76,8 @@ pub fn run() -> ExitCode {
     let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
     let verb = verbs::named(verb).expect("the parser knows the verbs of the table only");
     let context = Context::new(matches.get_flag("quiet")).with_json(wants_json(matches));
-    // Verbs that open no volume have no such option.
-    if let Ok(patience) = matches.try_get_one("wait") {
-        volume::wait::begin(patience.copied(), context.is_quiet());
+    if verb.has_argument("wait") {
+        volume::wait::begin(matches.get_one("wait").copied(), context.is_quiet());
     }
     let result = (verb.run)(matches, &context).and_then(|status| {
         context.out().finish()?;

@@ -138,6 +138,7 @@ fn blocks_may_be_smaller_than_the_sectors_below_the_host() {
         assert_eq!(place.line("cat host/small.img:/letter").ok().text(), "dear all");
         place.line("mount host/small.img mnt").ok();
         fs::write(place.mounted("more"), vec![7; 100_000]).unwrap();
+        place.line("fsck --online mnt").expect(0, &[]);
         place.umount();
         place.line("fsck -n host/small.img").expect(0, &[]);
         place.line("cp -a host/small.img:/more more").ok();
@@ -160,6 +161,10 @@ fn blocks_may_be_smaller_than_the_sectors_below_the_host() {
         place.line(&line.replace("DEVICE", device)).expect(code, &[said]);
     }
     place.line(&format!("mkfs -f --block-size 1K {device}")).expect(2, &["sectors are 4096 bytes; use at least that"]);
+    // What a log is written in is no less than that.
+    place.line(&format!("mkfs -q -f --block-size 1K --size 16M --log-device {device} logged.img")).ok();
+    place.line(&format!("cp --log-device {device} letter logged.img:/letter")).ok();
+    place.line(&format!("fsck -n --log-device {device} logged.img")).expect(0, &[]);
 }
 
 /// A loop device and the file behind it are two nodes, and each was opened while the other one was in use: two writers, and a volume that no check could mend.

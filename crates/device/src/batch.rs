@@ -74,9 +74,13 @@ impl Target {
         Ok(())
     }
 
-    /// Makes the file an ordinary one, which takes requests of any size, before the first of those that direct mode does not take.
-    pub fn take_any_size(&self) -> io::Result<()> {
+    /// Makes the file an ordinary one, which takes requests of any size, before the first of those that direct mode does not take. `writes`: see
+    /// [`Self::forget_cached`]; whoever asks again after that has failed is told so again.
+    pub fn take_any_size(&self, writes: bool) -> io::Result<()> {
         self.leave_direct()?;
+        if writes {
+            self.forget_cached()?;
+        }
         self.alignment.store(1, Relaxed);
         Ok(())
     }

@@ -430,10 +430,7 @@ impl BlockDevice for FileDevice {
         if self.is_block_device {
             return Ok(false);
         }
-        self.target.take_any_size()?;
-        if self.access == Access::ReadWrite {
-            self.target.forget_cached()?;
-        }
+        self.target.take_any_size(self.access == Access::ReadWrite)?;
         Ok(true)
     }
 

@@ -272,6 +272,9 @@ macro_rules! forward_to_pointee {
             fn alignment(&self) -> usize {
                 (**self).alignment()
             }
+            fn take_units(&self, unit: usize) -> io::Result<bool> {
+                (**self).take_units(unit)
+            }
             fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
                 (**self).read(offset, buf)
             }

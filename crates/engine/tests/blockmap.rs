@@ -255,6 +255,10 @@ fn a_file_may_have_more_blocks_of_pointers_than_there_are_frames() {
     fs.drop_caches().unwrap();
     open(&fs, "inside").allocate(AllocateMode::Extend, 0, SIZE).unwrap();
     fs.drop_caches().unwrap();
+    let inside = fs.session(Cred::root()).resolve("inside").unwrap();
+    let runs = fs.session(Cred::root()).block_runs_at(inside).unwrap();
+    assert_eq!(runs.iter().map(|run| run.length).sum::<u64>(), SIZE / 512);
+    fs.drop_caches().unwrap();
     for name in ["behind", "inside"] {
         let file = open(&fs, name);
         assert_eq!(file.write_at(&[7], 0).unwrap(), 1);

@@ -315,21 +315,22 @@ impl Settings {
                 continue;
             }
             let Some(word) = words().find(|word| word.name == name) else {
-                let meant = |known: &mut dyn Iterator<Item = &'static str>| {
-                    let meant = options::nearest(name, words().map(|word| word.name).chain(known));
-                    meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
-                };
+                let meant =
+                    |name: Option<&str>| name.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
                 match options::read(option) {
                     Some(Ok((row, value))) if row.when.at_mount() => set_row(self, row, value),
                     Some(Ok((row, _))) => {
-                        let is_at_mount = |name| options::row(name).is_some_and(|row| row.when.at_mount());
-                        let meant = meant(&mut options::names().filter(|&name| is_at_mount(name)));
+                        let is_at_mount = |name: &&str| options::row(name).is_some_and(|row| row.when.at_mount());
+                        let meant = meant(options::beginning(name, options::names().filter(is_at_mount)));
                         let (row, when) = (row.name, row.when.name());
                         return Err(format!("option `{name}`: {row} is set by {when}, not by mount{meant}"));
                     }
                     Some(Err(reason)) => return Err(format!("option `{name}`: {reason}")),
                     None if sloppy => unknown(option),
-                    None => return Err(format!("unknown option `{name}`{}", meant(&mut options::names()))),
+                    None => {
+                        let known = words().map(|word| word.name).chain(options::names());
+                        return Err(format!("unknown option `{name}`{}", meant(options::nearest(name, known))));
+                    }
                 }
                 continue;
             };
@@ -490,6 +491,8 @@ mod tests {
         refused("commit=-1", "option `commit`: `-1` is not a number of seconds from 0 to 1000000000");
         refused("placement=far", "option `placement`: `far` is none of dirpref, rotor");
         refused("block-size=4K", "option `block-size`: block-size is set by mkfs, not by mount");
+        refused("inodes=static", "option `inodes`: inodes is set by mkfs, not by mount");
+        refused("directory=linear", "option `directory`: directory is set by mkfs, not by mount");
         refused("entry_timeout=-1", "option `entry_timeout`: `-1` is not a number of seconds");
         refused("kind=block", "option `kind`: block is none of auto, fuse, fuseblk");
         refused("umask=8", "option `umask`: `8` is not a mode; write it in octal, as in 0755");

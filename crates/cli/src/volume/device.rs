@@ -144,7 +144,7 @@ pub fn check_is_whole(device: &dyn BlockDevice, superblock: &Superblock, place: 
     let geometry = superblock.geometry();
     let expected = geometry.block_count.saturating_mul(geometry.block_size() as u64);
     // Without that the size leaves out what is no whole request. Who opens the volume says what is wrong if it cannot be.
-    let _ = device.take_units(geometry.block_size());
+    device.take_units(geometry.block_size()).at(place)?;
     if device.size() < expected {
         return Err(Error::from(Truncated { found: device.size(), needed: expected })).at(place);
     }

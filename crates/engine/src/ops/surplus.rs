@@ -83,7 +83,6 @@ pub(crate) fn give_back(held: HeldMoment, found: &Leftovers) -> Result<GivenBack
     for &surplus in found.links.iter().filter(|surplus| !held.nameless.contains(&surplus.ino.0)) {
         let node = Node { ino: surplus.ino.0, generation: surplus.generation };
         if surplus.is_nameless {
-            revive(volume, node)?;
             empty(volume, node)?;
         }
         match settle_links(volume, node, surplus) {
@@ -116,8 +115,8 @@ fn free_place(volume: &Volume, ino: Ino) -> Result<bool> {
     })
 }
 
-/// Makes a directory without a name a living one, for whoever empties it: it had been removed, and was held open, when power was lost, and nothing can be
-/// done in a directory without links.
+/// Makes a directory without links a living one, for whoever empties it: it had been removed, and was held open, when power was lost, and nothing can be
+/// done in a directory without links. It has lost them again when two directories have been removed from it.
 fn revive(volume: &Volume, node: Node) -> Result<()> {
     change(volume, node, |_, raw| {
         // One that was removed since the moment is somebody's still.
@@ -136,6 +135,7 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
     // A stack, not recursion: trees may be deeper than ours.
     let mut stack = vec![(node, Vec::new(), 0)];
     while let Some((dir, name, cookie)) = stack.last_mut() {
+        unless_refused(revive(volume, *dir))?;
         let mut entries = Vec::new();
         match ops.read_all_names(*dir, *cookie, 1, &mut entries) {
             Ok(()) => {}
@@ -147,7 +147,7 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
             let name = std::mem::take(name);
             stack.pop();
             if let Some((above, ..)) = stack.last() {
-                unless_refused(ops.rmdir(*above, &name))?;
+                unless_refused(revive(volume, *above).and_then(|()| ops.rmdir(*above, &name)))?;
             }
             continue;
         };
@@ -157,10 +157,7 @@ fn empty(volume: &Volume, node: Node) -> Result<()> {
             continue;
         }
         match ops.lookup(dir, &entry.name) {
-            Ok(stat) if stat.is_dir() => {
-                revive(volume, stat.node())?;
-                stack.push((stat.node(), entry.name, 0));
-            }
+            Ok(stat) if stat.is_dir() => stack.push((stat.node(), entry.name, 0)),
             Ok(stat) => {
                 let removed = ops.unlink_only(dir, &entry.name, stat.node());
                 // The file may have another name, by which a kernel knows it, with the links that it had.

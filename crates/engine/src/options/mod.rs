@@ -158,17 +158,17 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|row| std::iter::once(row.name).chain(row.words.iter().map(|word| word.word)))
 }
 
-/// The known name that is closest to a mistyped one, if any is close; or one that it begins with, as `log-device` does with `logdev`.
+/// The known name that is closest to a mistyped one, if any is close.
 pub fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    const BEGINNING_LEAST: usize = 5;
-    let known: Vec<&str> = known.collect();
-    let (far, near) = known.iter().map(|&known| (distance(name, known), known)).min()?;
-    if far <= name.len().max(3) / 3 {
-        return Some(near);
-    }
+    let near = known.map(|known| (distance(name, known), known)).min()?;
+    (near.0 <= name.len().max(3) / 3).then_some(near.1)
+}
+
+/// The longest known name with which another one begins, as `log-device` does with `logdev`.
+pub fn beginning(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    const LEAST: usize = 5;
     let joined = name.replace(['-', '_'], "");
-    let begins = |known: &&str| known.len() >= BEGINNING_LEAST && joined.starts_with(known);
-    known.into_iter().filter(begins).max_by_key(|known| known.len())
+    known.filter(|known| known.len() >= LEAST && joined.starts_with(known)).max_by_key(|known| known.len())
 }
 
 /// How many letters have to be put in, taken out or changed to make one word of the other; two that changed places count

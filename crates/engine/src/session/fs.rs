@@ -69,11 +69,11 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 
-/// Sees to it that a device takes requests of single blocks.
-fn take_blocks(device: &dyn BlockDevice, block: usize) -> Result<()> {
-    match device.take_units(block) {
+/// Sees to it that a device takes requests of so many bytes: a block, or what the log is written in.
+fn take_units(device: &dyn BlockDevice, unit: usize) -> Result<()> {
+    match device.take_units(unit) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Sectors { block: block as u32, sector: device.alignment() as u32 }),
+        Ok(false) => Err(Error::Sectors { block: unit as u32, sector: device.alignment() as u32 }),
         Err(source) => Err(Error::host("use the host's cache for the device", source)),
     }
 }
@@ -181,8 +181,10 @@ impl Fs {
         options: MountOptions,
     ) -> Result<Self> {
         let superblock = read_superblock(&*device)?;
-        for device in std::iter::once(&device).chain(&log) {
-            take_blocks(&**device, 1 << superblock.block_bits)?;
+        let block = 1 << superblock.block_bits;
+        take_units(&*device, block)?;
+        if let Some(log) = &log {
+            take_units(&**log, myriad_format::log::unit(block))?;
         }
         let mut options = options;
         let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;

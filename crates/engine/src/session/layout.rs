@@ -14,9 +14,6 @@ pub struct BlockRun {
     pub length: u64,
 }
 
-/// Runs looked for inside the gate in one go.
-const RUNS_AT_ONCE: usize = 1024;
-
 impl Session {
     /// The blocks that hold the content of a file or the entries of a directory, in the order of the file. Content in the inode itself, blocks of
     /// the map, and data that has no blocks yet are not among them. For root only (EPERM), because the blocks of a file show when it
@@ -35,7 +32,7 @@ impl Session {
             if !map::is_mapped(&raw) {
                 break;
             }
-            for _ in 0..RUNS_AT_ONCE {
+            for _ in 0..map::looks_per_stay(&volume.geometry) {
                 at = match map::lookup(&mut &look, &raw, ino, at)? {
                     Mapping::Hole { until } => until,
                     Mapping::Mapped(extent) => {

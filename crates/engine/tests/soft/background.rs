@@ -118,6 +118,34 @@ fn all_that_a_crash_leaves_is_given_back_in_use() {
     assert!(all.blocks > 0 && all.inodes > 0 && all.links > 0, "there was little to be given back: {all:?}");
 }
 
+/// Directories were removed while somebody had them open, and power was lost when the inode of one said so on the device, and the names in it were there still.
+/// It has no links, and counts those of its directories: a check took that for damage, and the volume was not opened for changes again. And nothing could be
+/// removed from it.
+#[test]
+fn directories_that_were_held_open_when_they_were_removed_are_given_back() {
+    let setup = setup(1024, 8 << 20);
+    let volume = Volume::new(&setup);
+    volume.session.mkdir("d", 0o755).unwrap();
+    (0..5).for_each(|i| volume.session.mkdir(&format!("d/{i}"), 0o755).map(drop).unwrap());
+    volume.session.write("d/f", b"content").unwrap();
+    let states = volume.states(|session| {
+        let held = session.open("d", OpenOptions::READ).unwrap();
+        session.unlink("d/f").unwrap();
+        (0..5).for_each(|i| session.rmdir(&format!("d/{i}")).unwrap());
+        session.rmdir("d").unwrap();
+        session.create("g", 0o644).unwrap();
+        session.open("g", OpenOptions::READ).unwrap().sync().unwrap();
+        drop(held);
+    });
+    for state in states {
+        let volume = state.open(&setup);
+        let given = give_back(&volume.fs);
+        assert_eq!(given.left, 0, "{}", state.what);
+        let report = close_and_check(volume);
+        assert_eq!(report.finding_count, 0, "{}: {:?}", state.what, report.findings);
+    }
+}
+
 fn after(setup: &Setup, state: &State, seed: u64) -> GivenBack {
     let what = &state.what;
     let volume = state.open(setup);
