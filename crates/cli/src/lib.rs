@@ -55,7 +55,8 @@ use std::process::ExitCode;
 pub fn run() -> ExitCode {
     let (name, arguments) = called_as(std::env::args_os().collect());
     let fallback = arguments.get(1).and_then(|verb| verb.to_str()).and_then(verbs::named);
-    let matches = match verbs::parser().bin_name(name.clone()).try_get_matches_from(&arguments) {
+    let mut parser = verbs::parser().bin_name(name.clone());
+    let matches = match parser.try_get_matches_from_mut(&arguments) {
         Ok(matches) => matches,
         Err(error) => {
             // Help and version are answers, not errors.
@@ -76,7 +77,9 @@ pub fn run() -> ExitCode {
     let (verb, matches) = matches.subcommand().expect("the parser requires a verb");
     let verb = verbs::named(verb).expect("the parser knows the verbs of the table only");
     let context = Context::new(matches.get_flag("quiet")).with_json(wants_json(matches));
-    if verb.has_argument("wait") {
+    // Verbs that open no volume have no such option.
+    let mut options = parser.find_subcommand(verb.name).into_iter().flat_map(clap::Command::get_arguments);
+    if options.any(|option| option.get_id() == "wait") {
         volume::wait::begin(matches.get_one("wait").copied(), context.is_quiet());
     }
     let result = (verb.run)(matches, &context).and_then(|status| {

@@ -76,11 +76,6 @@ impl Verb {
         }
     }
 
-    /// Whether the verb has an argument of this name; verbs that open no volume have no `wait`.
-    pub fn has_argument(&self, name: &str) -> bool {
-        (self.arguments)(clap::Command::new(self.name)).get_arguments().any(|argument| argument.get_id() == name)
-    }
-
     /// The verb's part of the parser.
     pub fn parser(&self) -> clap::Command {
         let command = (self.arguments)(clap::Command::new(self.name)).about(self.about).disable_help_subcommand(true);

@@ -423,6 +423,7 @@ impl BlockDevice for FileDevice {
     fn alignment(&self) -> usize {
         self.target.alignment()
     }
+
     fn take_units(&self, unit: usize) -> io::Result<bool> {
         if unit % self.alignment() == 0 {
             return Ok(true);
@@ -430,8 +431,7 @@ impl BlockDevice for FileDevice {
         if self.is_block_device {
             return Ok(false);
         }
-        self.target.take_any_size(self.access == Access::ReadWrite)?;
-        Ok(true)
+        self.target.take_any_size(self.access == Access::ReadWrite).map(|()| true)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {

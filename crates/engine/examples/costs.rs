@@ -184,7 +184,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         for part in argument.split(',') {
-            let (row, value) = options::read(part).ok_or_else(|| options::unknown(part, |_| true))??;
+            let (row, value) = options::read(part).ok_or_else(|| options::unknown(part))??;
             row.set(&mut options, value);
         }
     }

@@ -94,8 +94,8 @@ fn check_fragments(options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// Whether a device takes requests of so many bytes.
-fn takes(device: &dyn BlockDevice, unit: u64) -> Result<bool> {
+/// Whether a device takes requests of so many bytes: of a block, or of what the log is written in.
+pub(crate) fn takes(device: &dyn BlockDevice, unit: u64) -> Result<bool> {
     device.take_units(unit as usize).map_err(|source| Error::host("use the host's cache for the device", source))
 }
 

@@ -207,7 +207,7 @@ impl VolumeOptions {
         for word in words.split(',') {
             let name = word.split_once('=').map_or(word, |(name, _)| name);
             let (row, value) = options::read(word)
-                .unwrap_or_else(|| Err(options::unknown(name, |_| true)))
+                .unwrap_or_else(|| Err(options::unknown(name)))
                 .map_err(|why| anyhow!("{word}: {why}"))?;
             // It would be overwritten unasked.
             ensure!(!matches!(row.values, Values::Path), "{word}: a volume that is measured has its log in its image");

@@ -436,6 +436,11 @@ fn is_in_blocks(raw: &RawInode) -> bool {
     raw.is_dir_in_blocks()
 }
 
+/// Whether a directory may have so many blocks: no more than its volume. Pointers that meet in a few blocks could make a search, or a listing, of ages.
+fn may_have_blocks(look: &Look<'_>, blocks: u64) -> bool {
+    blocks <= look.volume.geometry.block_count
+}
+
 /// Unmaps and frees the blocks of a directory from a file block on. What it refuses, it refuses before its first change.
 fn free_blocks(
     txn: &mut Txn<'_>,

@@ -32,15 +32,15 @@ pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -
 /// As [`load_size`], for whoever changes the file.
 pub(super) fn load(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
     load_size(volume, file, data)?;
+    let end = FileBlock(data.size.div_ceil(volume.cache.block_size() as u64));
     if data.rest == Rest::Unknown {
-        data.rest = if has_rest(volume, file)? { Rest::Some } else { Rest::None };
+        data.rest = if has_rest(volume, file, end)? { Rest::Some } else { Rest::None };
     }
     if data.rest == Rest::Some {
         // What it grows by must read as zeros.
-        let end = data.size.div_ceil(volume.cache.block_size() as u64);
         // A flush that power loss has cut leaves written blocks; what a truncation leaves that began in this use of the volume is all to go.
         let free = if volume.orphans.has(file.ino, Reason::Cut) { free_range } else { free_written };
-        free_rest(volume, file, FileBlock(end), free)?;
+        free_rest(volume, file, end, free)?;
         data.rest = Rest::None;
     }
     Ok(())
@@ -68,9 +68,8 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock, free:
     Ok(())
 }
 
-/// Whether a file has blocks with content behind its end. The list of orphans does not say what power loss has left in order `softdep`.
-fn has_rest(volume: &Volume, file: &OpenFile) -> Result<bool> {
-    let mut from = None;
+/// Whether a file has blocks with content at or behind `at`, its end. The list of orphans does not say what power loss has left in order `softdep`.
+fn has_rest(volume: &Volume, file: &OpenFile, mut at: FileBlock) -> Result<bool> {
     loop {
         // The data lock keeps the map as it is.
         let look = volume.look();
@@ -78,7 +77,6 @@ fn has_rest(volume: &Volume, file: &OpenFile) -> Result<bool> {
         if !map::is_mapped(&raw) {
             return Ok(false);
         }
-        let mut at = from.unwrap_or(FileBlock(raw.size.get().div_ceil(volume.cache.block_size() as u64)));
         for _ in 0..map::looks_per_stay(&volume.geometry) {
             if at >= FILE_END {
                 return Ok(false);
@@ -90,6 +88,5 @@ fn has_rest(volume: &Volume, file: &OpenFile) -> Result<bool> {
                 Mapping::Mapped(_) => return Ok(true),
             };
         }
-        from = Some(at);
     }
 }

@@ -133,7 +133,7 @@ pub(crate) fn remove_written<S: BlockStore, N: NodeSource<S>>(
     max_extents: usize,
     freed: &mut Vec<(FsBlock, u32)>,
 ) -> Result<Option<FileBlock>> {
-    let most_looks = looks_per_stay(&store.geometry()).max(max_extents);
+    let most_looks = looks_per_stay(&store.geometry());
     let (mut at, mut looks) = (from, 0);
     while at < FILE_END && is_mapped(inode) {
         if freed.len() >= max_extents || looks >= most_looks {

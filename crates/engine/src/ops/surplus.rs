@@ -298,10 +298,8 @@ mod tests {
         let images = tempfile::tempfile().unwrap();
         images.set_len(1 << 20).unwrap();
         let held = HeldMoment::begin(Arc::clone(&volume), images).unwrap();
-        let surplus =
-            |node: Node| SurplusLinks { ino: Ino(node.ino), generation: node.generation, count: 0, is_nameless: true };
-        let found = Leftovers { links: vec![surplus(dir)], ..Leftovers::default() };
-        let given = give_back(held, &found).unwrap();
+        let surplus = SurplusLinks { ino: Ino(dir.ino), generation: dir.generation, count: 0, is_nameless: true };
+        let given = give_back(held, &Leftovers { links: vec![surplus], ..Leftovers::default() }).unwrap();
         assert_eq!((given.inodes, given.left), (1, 0));
         for gone in [dir, below, file] {
             let stale = inode::read_node(&volume.look(), gone).map(drop).unwrap_err();

@@ -191,8 +191,13 @@ fn distance(one: &str, other: &str) -> usize {
     rows[one.len()][other.len()]
 }
 
-/// What is said of a name that the table does not have, where options of some rows can be set.
-pub fn unknown(name: &str, can_be_set: impl Fn(&Row) -> bool) -> String {
+/// What is said of a name that the table does not have.
+pub fn unknown(name: &str) -> String {
+    unknown_among(name, |_| true)
+}
+
+/// As [`unknown`], where only options of some rows can be set.
+fn unknown_among(name: &str, can_be_set: impl Fn(&Row) -> bool) -> String {
     match nearest(name, names()) {
         Some(meant) => format!("there is no such option; did you mean `{meant}`?"),
         None => {
@@ -211,7 +216,7 @@ pub fn read_for_tune<'a>(settings: impl IntoIterator<Item = &'a str>) -> Result<
             row.check_tune()?;
         }
         let (row, value) = read(setting)
-            .unwrap_or_else(|| Err(unknown(name, |row| row.check_tune().is_ok())))
+            .unwrap_or_else(|| Err(unknown_among(name, |row| row.check_tune().is_ok())))
             .map_err(|reason| format!("option `{name}`: {reason}"))?;
         row.check_tune().map(|()| (row, value))
     };
@@ -333,8 +338,8 @@ mod tests {
             assert_eq!(read(setting), Some(Err(expected.into())), "{setting}");
         }
         assert_eq!(read("colour=red"), None);
-        assert_eq!(unknown("placment", |_| true), "there is no such option; did you mean `placement`?");
-        assert!(unknown("colour", |_| true).starts_with("there is no such option; there are profile, space, inodes"));
+        assert_eq!(unknown("placment"), "there is no such option; did you mean `placement`?");
+        assert!(unknown("colour").starts_with("there is no such option; there are profile, space, inodes"));
     }
 
     #[test]

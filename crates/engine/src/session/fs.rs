@@ -69,15 +69,6 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(Superblock::decode(&bytes, FsBlock(0))?)
 }
 
-/// Sees to it that a device takes requests of so many bytes: a block, or what the log is written in.
-fn take_units(device: &dyn BlockDevice, unit: usize) -> Result<()> {
-    match device.take_units(unit) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Sectors { block: unit as u32, sector: device.alignment() as u32 }),
-        Err(source) => Err(Error::host("use the host's cache for the device", source)),
-    }
-}
-
 /// A volume that is about to be made, by [`Fs::prepare`]. Dropped, it leaves the place as it was.
 pub struct Formatting<'o> {
     claim: Claim,
@@ -182,9 +173,12 @@ impl Fs {
     ) -> Result<Self> {
         let superblock = read_superblock(&*device)?;
         let block = 1 << superblock.block_bits;
-        take_units(&*device, block)?;
-        if let Some(log) = &log {
-            take_units(&**log, myriad_format::log::unit(block))?;
+        for (device, unit) in [(Some(&device), block), (log.as_ref(), myriad_format::log::unit(block))] {
+            if let Some(device) = device
+                && !mkfs::takes(&**device, unit as u64)?
+            {
+                return Err(Error::Sectors { block: unit as u32, sector: device.alignment() as u32 });
+            }
         }
         let mut options = options;
         let unknown = superblock.features_read_only.get() & !feature::READ_ONLY_KNOWN;

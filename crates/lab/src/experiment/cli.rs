@@ -258,7 +258,7 @@ fn places(names: &[String]) -> Result<Vec<Place>> {
 fn settings(texts: &[String]) -> Result<Vec<(&'static Row, Value)>> {
     let read = |text: &String| {
         let name = text.split_once('=').map_or(text.as_str(), |(name, _)| name);
-        let read = options::read(text).unwrap_or_else(|| Err(options::unknown(name, |_| true)));
+        let read = options::read(text).unwrap_or_else(|| Err(options::unknown(name)));
         let (row, value) = read.map_err(|why| anyhow!("{text}: {why}"))?;
         // It would be overwritten unasked.
         ensure!(!matches!(row.values, Values::Path), "{text}: a volume that is measured has its log in its image");

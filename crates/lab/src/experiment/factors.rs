@@ -36,7 +36,7 @@ pub fn factors(texts: &[String]) -> Result<(Vec<Factor>, Vec<Absent>), String> {
         };
         let mut lacking = |why| absent.push(Absent { factor: text.to_owned(), why });
         let Some(row) = options::row(name) else {
-            lacking(options::unknown(name, |_| true));
+            lacking(options::unknown(name));
             continue;
         };
         if found.iter().any(|factor| factor.row.name == name) {
@@ -199,7 +199,7 @@ mod tests {
         assert!(named.len() > 30, "{named:?}");
         for one in &named {
             let (name, choices) = one.split_once('=').unwrap();
-            let row = options::row(name).unwrap_or_else(|| panic!("{one}: {}", options::unknown(name, |_| true)));
+            let row = options::row(name).unwrap_or_else(|| panic!("{one}: {}", options::unknown(name)));
             for choice in choices.split('/') {
                 let why = row.parse(choice).err().unwrap_or_default();
                 assert!(why.is_empty() || why.contains("is not in this build"), "{one}: {why}");

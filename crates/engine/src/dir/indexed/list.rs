@@ -4,7 +4,7 @@ use super::entries::Entries;
 use super::rooms::entry_blocks_max;
 use super::{entry_block, index_root, is_in_body, position_of};
 use crate::dir::place::Place;
-use crate::dir::{Listed, is_in_blocks, is_shown, type_of};
+use crate::dir::{Listed, is_in_blocks, is_shown, may_have_blocks, type_of};
 use crate::error::Result;
 use crate::inode;
 use crate::order::Look;
@@ -59,8 +59,7 @@ pub(crate) fn list(
         Some(root) => look.read(root, BlockKind::DirIndex, |bytes| IndexHeader::read(bytes).entry_blocks.get())?,
         None => 1,
     };
-    // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a listing of ages.
-    if u64::from(blocks) > entry_blocks_max(look).min(look.volume.geometry.block_count) {
+    if u64::from(blocks) > entry_blocks_max(look) || !may_have_blocks(look, blocks.into()) {
         let block = index_root(raw).expect("one that says so");
         return Err(Corrupt::DirIndex { ino: dir, block, field: "entry_blocks", value: blocks.into() }.into());
     }

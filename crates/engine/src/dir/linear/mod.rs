@@ -34,7 +34,8 @@ mod unit;
 use super::dirhash::{Change, WORD};
 use super::place::Place;
 use super::{
-    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, cut, is_in_blocks, is_shown, type_of,
+    BlockSource, Found, Hit, Listed, Name, NewEntry, Probe, Search, Spot, cut, is_in_blocks, is_shown, may_have_blocks,
+    type_of,
 };
 use crate::counters::Count;
 use crate::edit::{BlockStore, NewBlock};
@@ -179,8 +180,7 @@ fn visit(
 ) -> Result<()> {
     let per_block = per_block(look);
     let end = units.end.div_ceil(per_block);
-    // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a search of ages.
-    if raw.size.get().div_ceil(look.volume.cache.block_size() as u64) > look.volume.geometry.block_count {
+    if !may_have_blocks(look, raw.size.get().div_ceil(look.volume.cache.block_size() as u64)) {
         return Err(Corrupt::Inode { ino: dir, field: "size", value: raw.size.get() }.into());
     }
     let mut block = units.start / per_block;

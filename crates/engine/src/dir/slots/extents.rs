@@ -3,7 +3,7 @@
 use super::block;
 use crate::counters::Count;
 use crate::dir::place::Place;
-use crate::dir::{BlockSource, is_in_blocks};
+use crate::dir::{BlockSource, is_in_blocks, may_have_blocks};
 use crate::edit::{BlockStore, NewBlock};
 use crate::error::{Errno, Error, Result};
 use crate::map::{self, Mapping};
@@ -93,8 +93,7 @@ fn first_span(look: &Look<'_>, dir: Ino, raw: &RawInode) -> Result<(u64, Vec<Dir
         let layout = layout(look);
         pass_over(look, dir, raw, 0..1, BlockKind::DirExtents, &mut |_, bytes| {
             extents = u64::from(ExtentsHeader::read(bytes).extents.get());
-            // No sound directory has more blocks than the volume; pointers that meet in a few blocks could make a search of ages.
-            if extents > layout.extents_max() || layout.file_blocks(extents) > look.volume.geometry.block_count {
+            if extents > layout.extents_max() || !may_have_blocks(look, layout.file_blocks(extents)) {
                 return Err(Place { dir, block: FileBlock(0) }.corrupt(EXTENTS, "extents", extents));
             }
             records = records_in(bytes, layout, 0..extents.min(layout.extents), dir)?;

@@ -849,8 +849,7 @@ mod tests {
     fn attributes_of_a_directory_wait_for_its_end_though_its_number_stays() {
         for is_kept in [false, true] {
             let volume = volume(Arc::new(MemoryDevice::new(8 << 20)), 4096);
-            let cred = Cred::root();
-            let ops = Ops { volume: &volume, cred: &cred, caller: &cred };
+            let ops = Ops { volume: &volume, cred: &Cred::root(), caller: &Cred::root() };
             let root = crate::namei::root(&volume.look()).unwrap();
             let new = NewFile { mode: S_IFDIR | 0o755, ..NewFile::default() };
             let dir = ops.make(root, b"d", &new).unwrap().node();
