@@ -19,6 +19,8 @@ use std::ops::Range;
 
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// What a program may do that its user may not (capabilities(7)).
+pub const CAPABILITIES: &[u8] = b"security.capability";
 
 /// What the first part of a name says about the rules for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

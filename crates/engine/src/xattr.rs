@@ -1,6 +1,6 @@
 //! Where an inode's extended attributes lie: packed at the end of its body, or in a chain of attribute blocks.
 
-use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL};
+use crate::attr_list::{self, ACCESS_ACL, CAPABILITIES, DEFAULT_ACL};
 use crate::cache::Placed;
 use crate::checksums;
 use crate::dir::BlockSource;
@@ -22,6 +22,11 @@ const BODY_LIST_MAX: usize = 512;
 
 fn corrupt(ino: Ino, field: &'static str, value: u64) -> Error {
     Corrupt::Attributes { ino, field, value }.into()
+}
+
+/// Whether an inode has attributes.
+pub(crate) fn has_some(raw: &RawInode) -> bool {
+    raw.has_flag(flag::ATTR_BODY | flag::ATTR_BLOCKS)
 }
 
 /// The packed list of an inode.
@@ -77,6 +82,11 @@ pub(crate) fn default_acl(look: &Look<'_>, ino: Ino, raw: &RawInode) -> Result<O
         return Ok(None);
     }
     one(look, ino, raw, DEFAULT_ACL)
+}
+
+/// Whether a file has capabilities. By attributes that cannot be read nobody can run it with some.
+pub(crate) fn has_capabilities(look: &Look<'_>, ino: Ino, raw: &RawInode) -> bool {
+    has_some(raw) && !raw.is_dir() && one(look, ino, raw, CAPABILITIES).is_ok_and(|value| value.is_some())
 }
 
 /// One attribute. Of a long list no more is read than up to it: each file that is made in a directory asks for its ACLs, which come first.

@@ -1,6 +1,6 @@
 //! The first steps with a file's data: its size is read from the inode, and blocks that an earlier truncation left past that size are freed.
 
-use super::{FileData, OpenFile, Rest};
+use super::{FileData, OpenFile, Rest, for_each_run};
 use crate::error::Result;
 use crate::inode;
 use crate::map::{self, FILE_END, Mapping};
@@ -9,6 +9,7 @@ use crate::order::Txn;
 use crate::volume::{Reason, Volume, transact};
 use myriad_format::inode::RawInode;
 use myriad_format::{FileBlock, Ino};
+use std::ops::ControlFlow;
 
 /// Loads the size from the inode at the first use of the data lock.
 pub(super) fn load_size(volume: &Volume, file: &OpenFile, data: &mut FileData) -> Result<()> {
@@ -68,25 +69,13 @@ pub(super) fn free_rest(volume: &Volume, file: &OpenFile, from: FileBlock, free:
     Ok(())
 }
 
-/// Whether a file has blocks with content at or behind `at`, its end. The list of orphans does not say what power loss has left in order `softdep`.
-fn has_rest(volume: &Volume, file: &OpenFile, mut at: FileBlock) -> Result<bool> {
-    loop {
-        // The data lock keeps the map as it is.
-        let look = volume.look();
-        let raw = inode::read_node(&look, file.node())?;
-        if !map::is_mapped(&raw) {
-            return Ok(false);
-        }
-        for _ in 0..map::looks_per_stay(&volume.geometry) {
-            if at >= FILE_END {
-                return Ok(false);
-            }
-            at = match map::lookup(&mut &look, &raw, file.ino, at)? {
-                Mapping::Hole { until } => until,
-                // Reserved ahead, and zeros.
-                Mapping::Mapped(extent) if extent.unwritten => extent.end(),
-                Mapping::Mapped(_) => return Ok(true),
-            };
-        }
-    }
+/// Whether a file has blocks with content at or behind `end`, its end. The list of orphans does not say what power loss has left in order `softdep`.
+fn has_rest(volume: &Volume, file: &OpenFile, end: FileBlock) -> Result<bool> {
+    let found = for_each_run(volume, file.node(), end..FILE_END, |_, mapping| match mapping {
+        // Reserved ahead, and zeros.
+        Mapping::Mapped(extent) if extent.unwritten => ControlFlow::Continue(()),
+        Mapping::Mapped(_) => ControlFlow::Break(()),
+        Mapping::Hole { .. } => ControlFlow::Continue(()),
+    })?;
+    Ok(found.is_some())
 }

@@ -34,6 +34,7 @@ mod load;
 mod part;
 mod read;
 mod resize;
+mod runs;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ pub(crate) use delalloc::{
 pub(crate) use part::frames_of_run;
 pub(crate) use read::read;
 pub(crate) use resize::{allocate, seek, truncate};
+pub(crate) use runs::for_each_run;
 
 use self::cut::{Cut, CutWord};
 use self::in_order::{InOrder, WINDOW_MAX};

@@ -3,7 +3,7 @@
 use super::delalloc::{self, drop_page_range, page, set_ahead};
 use super::fragments::{self, Filled};
 use super::load::{free_rest, load, load_size};
-use super::{FileData, OpenFile, Rest};
+use super::{FileData, OpenFile, Rest, for_each_run};
 use crate::counters::Count;
 use crate::dir::BlockSource;
 use crate::error::{Errno, Error, Result};
@@ -17,7 +17,7 @@ use crate::volume::{MAP_BLOCKS, Reason, Share, Volume, transact, transact_giving
 use myriad_format::FileBlock;
 use myriad_format::extent::Extent;
 use myriad_format::inode::S_IFREG;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use zerocopy::little_endian::{I64, U64};
 
@@ -212,9 +212,9 @@ fn allocate_locked(
 /// give back. How many; ENOSPC if there are not so many.
 fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punched: bool) -> Result<u64> {
     let block_size = volume.cache.block_size() as u64;
-    let mut at = FileBlock(offset / block_size);
+    let first = FileBlock(offset / block_size);
     let last = FileBlock(end.div_ceil(block_size));
-    if last.0 - at.0 > volume.statfs().free_blocks + volume.geometry.block_count {
+    if last.0 - first.0 > volume.statfs().free_blocks + volume.geometry.block_count {
         return Err(Errno::NOSPC.into());
     }
     let whole = if punched { offset.div_ceil(block_size)..end / block_size } else { 0..0 };
@@ -229,27 +229,15 @@ fn promise_holes(volume: &Volume, file: &OpenFile, offset: u64, end: u64, punche
             promised_to = end;
         }
     };
-    while at < last {
-        // The data lock keeps the map as it is.
-        let look = volume.look();
-        let raw = inode::read_node(&look, file.node())?;
-        for _ in 0..map::looks_per_stay(&volume.geometry) {
-            if at >= last {
-                break;
-            }
-            at = match map::lookup(&mut &look, &raw, file.ino, at)? {
-                Mapping::Mapped(extent) => {
-                    let until = extent.end().0.min(last.0);
-                    want(at.0.max(whole.start), until.min(whole.end));
-                    FileBlock(until)
-                }
-                Mapping::Hole { until } => {
-                    want(at.0, until.0.min(last.0));
-                    until
-                }
-            };
+    // The data lock keeps the map as it is.
+    for_each_run(volume, file.node(), first..last, |at, mapping| {
+        let until = mapping.end().0.min(last.0);
+        match mapping {
+            Mapping::Mapped(_) => want(at.0.max(whole.start), until.min(whole.end)),
+            Mapping::Hole { .. } => want(at.0, until),
         }
-    }
+        ControlFlow::<()>::Continue(())
+    })?;
     volume.reserve(wanted, Share::Common)?;
     Ok(wanted)
 }
@@ -386,40 +374,38 @@ pub(crate) fn seek(volume: &Volume, file: &Arc<OpenFile>, offset: u64, hole: boo
     }
     let block_size = volume.cache.block_size() as u64;
     let blocks = data.size.div_ceil(block_size);
-    let mut block = offset / block_size;
-    let mut looked = 0;
-    let mut look = Some(volume.look());
-    let raw = inode::read_node(look.as_ref().expect("just begun"), file.node())?;
-    if raw.file_type() != S_IFREG {
+    let first = offset / block_size;
+    if inode::read_node(&volume.look(), file.node())?.file_type() != S_IFREG {
         return Err(Errno::INVAL.into());
     }
-    while block < blocks {
-        looked += 1;
-        if looked % map::looks_per_stay(&volume.geometry) == 0 {
-            // The data lock keeps the map as it is.
-            look = None;
-        }
-        let look = look.get_or_insert_with(|| volume.look());
-        // Pages are data; of the rest the map tells, up to the next page.
-        let (is_data, until) = if data.pages.contains_key(&block) {
-            (true, block + 1)
-        } else {
-            let page = data.pages.range(block..).next().map_or(blocks, |(&page, _)| page);
-            if data.emptied {
-                (false, page)
-            } else {
-                match map::lookup(&mut &*look, &raw, file.ino, FileBlock(block))? {
-                    Mapping::Mapped(extent) => (!extent.unwritten, extent.end().0.min(page)),
-                    Mapping::Hole { until } => (false, until.0.min(page)),
-                }
+    let found = if data.emptied {
+        begins_in(&data, first..blocks, false, hole)
+    } else {
+        // The data lock keeps the map as it is.
+        for_each_run(volume, file.node(), FileBlock(first)..FileBlock(blocks), |at, mapping| {
+            let is_data = matches!(mapping, Mapping::Mapped(extent) if !extent.unwritten);
+            match begins_in(&data, at.0..mapping.end().0.min(blocks), is_data, hole) {
+                Some(block) => ControlFlow::Break(block),
+                None => ControlFlow::Continue(()),
             }
-        };
-        if is_data != hole {
-            return Ok(offset.max(block * block_size));
-        }
-        block = until;
+        })?
+    };
+    match found {
+        Some(block) => Ok(offset.max(block * block_size)),
+        None if hole => Ok(data.size),
+        None => Err(Errno::NXIO.into()),
     }
-    if hole { Ok(data.size) } else { Err(Errno::NXIO.into()) }
+}
+
+/// The first block of data, or of a hole, in a run of blocks that are data by the file's map or not. Pages are data in any case.
+fn begins_in(data: &FileData, run: Range<u64>, is_data: bool, hole: bool) -> Option<u64> {
+    let mut pages = data.pages.range(run.clone()).map(|(&page, _)| page);
+    match (is_data, hole) {
+        (true, true) => None,
+        (true, false) => Some(run.start),
+        (false, false) => pages.next(),
+        (false, true) => run.into_iter().find(|&block| pages.next() != Some(block)),
+    }
 }
 
 /// The end of a range of bytes; EFBIG past the largest size.

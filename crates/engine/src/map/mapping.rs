@@ -14,3 +14,13 @@ pub(crate) enum Mapping {
     /// Neither it nor any block before `until` is allocated.
     Hole { until: FileBlock },
 }
+
+impl Mapping {
+    /// Where the next run or hole begins.
+    pub fn end(&self) -> FileBlock {
+        match self {
+            Self::Mapped(extent) => extent.end(),
+            Self::Hole { until } => *until,
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! chmod, chown, utimes, inode flags.
 
 use super::Ops;
-use crate::attr_list::{self, ACCESS_ACL};
+use crate::attr_list::{self, ACCESS_ACL, CAPABILITIES};
 use crate::counters::Count;
 use crate::error::{Errno, Result};
 use crate::inode;
@@ -66,9 +66,18 @@ impl Ops<'_> {
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;
             let now = volume.now();
-            if let Some(acl) = self.change(&guarded.subject(), attr, now, &mut raw)? {
+            let acl = self.change(&guarded.subject(), attr, now, &mut raw)?;
+            // As with set-id bits: what a program may do is not for its new owner to use (chown_common).
+            let is_given = attr.uid.is_some() || attr.gid.is_some();
+            let takes_capabilities = is_given && xattr::has_capabilities(&txn.look, ino, &raw);
+            if acl.is_some() || takes_capabilities {
                 let mut list = xattr::read(&txn.look, ino, &raw)?;
-                attr_list::set(ino, &mut list, ACCESS_ACL, &acl, XattrMode::Set)?;
+                if let Some(acl) = acl {
+                    attr_list::set(ino, &mut list, ACCESS_ACL, &acl, XattrMode::Set)?;
+                }
+                if takes_capabilities {
+                    attr_list::remove(ino, &mut list, CAPABILITIES)?;
+                }
                 let blocks = xattr::blocks_for(volume.cache.block_size(), list.len());
                 if !txn.try_reserve(blocks, Share::Last) {
                     return Err(Errno::NOSPC.into());

@@ -1,7 +1,7 @@
 //! Extended attributes, and ACLs among them.
 
 use super::Ops;
-use crate::attr_list::{self, ACCESS_ACL, DEFAULT_ACL, XattrOp};
+use crate::attr_list::{self, ACCESS_ACL, CAPABILITIES, DEFAULT_ACL, XattrOp};
 use crate::counters::Count;
 use crate::error::{Errno, Error, Result};
 use crate::inode;
@@ -14,6 +14,22 @@ use crate::volume::{FramesWanted, Share, transact, transact_giving};
 use crate::xattr;
 use myriad_format::Ino;
 use zerocopy::little_endian::{I64, U16};
+
+/// What becomes of an attribute.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    /// `None`: it goes.
+    value: Option<&'a [u8]>,
+    mode: XattrMode,
+    /// What the value means, of an ACL.
+    acl: Option<&'a Acl>,
+    /// It follows from what its maker was allowed.
+    is_allowed: bool,
+}
+
+impl Change<'_> {
+    const REMOVAL: Self = Self { value: None, mode: XattrMode::Set, acl: None, is_allowed: false };
+}
 
 impl Ops<'_> {
     pub fn get_xattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
@@ -48,25 +64,44 @@ impl Ops<'_> {
                 attr_list::check_xattr(self.cred, &guarded.subject(), name, XattrOp::Set)?;
             }
             return match parsed? {
-                Some(acl) => self.change_xattr(node, name, Some(&acl.to_xattr()), XattrMode::Set, Some(&acl)),
-                None => self.change_xattr(node, name, None, XattrMode::Set, None),
+                Some(acl) => {
+                    let value = acl.to_xattr();
+                    self.change_xattr(node, name, Change { value: Some(&value), acl: Some(&acl), ..Change::REMOVAL })
+                }
+                None => self.change_xattr(node, name, Change::REMOVAL),
             };
         }
-        self.change_xattr(node, name, Some(value), mode, None)
+        self.change_xattr(node, name, Change { value: Some(value), mode, ..Change::REMOVAL })
     }
 
     pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
-        self.change_xattr(node, name, None, XattrMode::Set, None)
+        self.change_xattr(node, name, Change::REMOVAL)
     }
 
-    fn change_xattr(
-        &self,
-        node: Node,
-        name: &[u8],
-        value: Option<&[u8]>,
-        mode: XattrMode,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
+    /// Takes a file's capabilities away, for whoever changes its content: nobody, user 0 not excepted, has his own content run with
+    /// them (file_remove_privs). Also of a file that may only be appended to.
+    pub fn drop_capabilities(&self, node: Node) -> Result<()> {
+        let ino = Ino(node.ino);
+        let has_some = {
+            let look = self.volume.look();
+            if !xattr::has_some(&inode::read_node(&look, node)?) {
+                return Ok(());
+            }
+            let _lock = self.volume.lock_shared(ino);
+            xattr::has_capabilities(&look, ino, &inode::read_node(&look, node)?)
+        };
+        if !has_some {
+            return Ok(());
+        }
+        match self.change_xattr(node, CAPABILITIES, Change { is_allowed: true, ..Change::REMOVAL }) {
+            // Another write has done it.
+            Err(Error::Refused(Errno::NODATA)) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn change_xattr(&self, node: Node, name: &[u8], new: Change<'_>) -> Result<()> {
+        let Change { value, mode, acl, is_allowed } = new;
         self.volume.counters.bump(Count::xattr_sets);
         let ino = Ino(node.ino);
         let is_acl = name == ACCESS_ACL || name == DEFAULT_ACL;
@@ -84,7 +119,9 @@ impl Ops<'_> {
             let mut raw = inode::read_node(&txn.look, node)?;
             let guarded = Guarded::new(&txn.look, ino, &raw)?;
             let op = if value.is_some() { XattrOp::Set } else { XattrOp::Remove };
-            attr_list::check_xattr(self.cred, &guarded.subject(), name, op)?;
+            if !is_allowed {
+                attr_list::check_xattr(self.cred, &guarded.subject(), name, op)?;
+            }
             let mut list = xattr::read(&txn.look, ino, &raw)?;
             let mut value = value.map(<[u8]>::to_vec);
             if let (Some(acl), true) = (acl, name == ACCESS_ACL) {

@@ -161,6 +161,7 @@ impl Session {
                 self.ops().check_change(&guarded.subject(), &rest)?;
                 self.handle(Ino(node.ino), &raw, OpenOptions { write: true, ..OpenOptions::default() })?
             };
+            self.take_capabilities(node)?;
             file::truncate(self.volume(), &self.cred, &file.file, size)?;
         }
         if rest == SetAttr::default() && attr.size.is_some() {

@@ -108,6 +108,9 @@ impl File {
     fn put(&self, buf: &[u8], offset: u64, append: bool) -> Result<usize> {
         self.check_data(true)?;
         let dont_cache = self.options.dont_cache;
+        if !buf.is_empty() {
+            self.session.take_capabilities(self.node())?;
+        }
         let count = file::write(self.volume(), &self.session.cred, &self.file, buf, offset, append, dont_cache)?;
         if self.options.sync && !(planted(Bug::SyncedNameForgotten) && offset == 0) {
             self.sync()?;
@@ -129,6 +132,7 @@ impl File {
         }
         self.session.fs.inner.check_process()?;
         self.check_append_only()?;
+        self.session.take_capabilities(self.node())?;
         file::truncate(self.volume(), &self.session.cred, &self.file, size)
     }
 
@@ -154,6 +158,7 @@ impl File {
         if matches!(mode, AllocateMode::Punch | AllocateMode::Zero { .. }) {
             self.check_append_only()?;
         }
+        self.session.take_capabilities(self.node())?;
         file::allocate(self.volume(), &self.session.cred, &self.file, mode, offset, length)
     }
 

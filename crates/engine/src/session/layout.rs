@@ -2,10 +2,11 @@
 
 use super::{Fs, Session};
 use crate::error::{Errno, Result};
-use crate::inode;
-use crate::map::{self, FILE_END, Mapping};
+use crate::file::for_each_run;
+use crate::map::{FILE_END, Mapping};
 use crate::types::Node;
-use myriad_format::{AgBlock, AgNo, FileBlock, Ino};
+use myriad_format::{AgBlock, AgNo, FileBlock};
+use std::ops::ControlFlow;
 
 /// Blocks side by side on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +23,14 @@ impl Session {
         if !self.ops().cred.is_root() {
             return Err(Errno::PERM.into());
         }
-        let volume = self.volume();
-        let ino = Ino(node.ino);
-        let (mut runs, mut at) = (Vec::new(), FileBlock(0));
-        while at < FILE_END {
-            let look = volume.look();
-            let _lock = volume.lock_shared(ino);
-            let raw = inode::read_node(&look, node)?;
-            if !map::is_mapped(&raw) {
-                break;
+        let mut runs = Vec::new();
+        for_each_run(self.volume(), node, FileBlock(0)..FILE_END, |at, mapping| {
+            if let Mapping::Mapped(extent) = mapping {
+                let start = extent.start.offset_by(at.0 - extent.file_block.0).0;
+                push(&mut runs, start, extent.end().0 - at.0);
             }
-            for _ in 0..map::looks_per_stay(&volume.geometry) {
-                at = match map::lookup(&mut &look, &raw, ino, at)? {
-                    Mapping::Hole { until } => until,
-                    Mapping::Mapped(extent) => {
-                        let start = extent.start.offset_by(at.0 - extent.file_block.0).0;
-                        push(&mut runs, start, extent.end().0 - at.0);
-                        extent.end()
-                    }
-                };
-                if at >= FILE_END {
-                    break;
-                }
-            }
-        }
+            ControlFlow::<()>::Continue(())
+        })?;
         Ok(runs)
     }
 }

@@ -78,6 +78,12 @@ impl Session {
         if self.checked { &ROOT } else { &self.cred }
     }
 
+    /// Whoever changes a file's content takes its capabilities. Where a kernel has checked permissions, it has also done that: before it sends
+    /// what it has cached, the file may have been given new ones.
+    fn take_capabilities(&self, node: Node) -> Result<()> {
+        if self.checked { Ok(()) } else { self.ops().drop_capabilities(node) }
+    }
+
     /// Runs an operation on names given by path. Between finding a file and locking it, it may have been removed and its
     /// number used again: then the paths are resolved anew.
     #[inline]

@@ -96,6 +96,7 @@ impl Session {
             self.handle(Ino(node.ino), &raw, options)?
         };
         if options.truncate {
+            self.take_capabilities(node)?;
             file::truncate(self.volume(), &self.cred, &file.file, 0)?;
         }
         Ok(file)
