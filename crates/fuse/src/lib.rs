@@ -46,7 +46,7 @@ pub use kind::{Kind, KindChoice};
 pub use null::{NullHandle, NullMount, mount_null};
 pub use options::{Options, TransportChoice};
 pub use remount::{can_remount, remount};
-pub use request::{DecodeError, Forgets, Operation, Request, decode};
+pub use request::{DecodeError, Dialect, Forgets, Operation, Request, decode};
 pub use stats::{LATENCY_BUCKETS, RequestStats, Stats};
 pub use unmount::{How, clear_mount_point, real_path, unmount};
 pub use wire::{InHeader, InitIn};
@@ -364,7 +364,7 @@ fn shake_hands(device: &Device, wishes: Wishes) -> Result<Agreement, MountError>
             Message::Nothing => continue,
             Message::Gone => return Err(MountError::Device(io::ErrorKind::NotConnected.into())),
         };
-        let (header, theirs) = match decode(&buf[..len]) {
+        let (header, theirs) = match decode(&buf[..len], Dialect::default()) {
             Ok(Request { header, operation: Operation::Init(theirs) }) => (header, theirs),
             // Nothing comes before INIT.
             _ => return Err(MountError::Device(io::ErrorKind::InvalidData.into())),

@@ -87,6 +87,8 @@ pub struct Agreement {
     pub no_open: bool,
     pub acl: bool,
     pub ring: bool,
+    /// SETXATTR has all its fields.
+    pub setxattr_ext: bool,
     /// OPEN also truncates.
     pub atomic_truncate: bool,
     /// The kernel keeps what is written.
@@ -128,6 +130,7 @@ pub fn negotiate(theirs: &InitIn, wishes: Wishes) -> (InitOut, Agreement) {
         no_open: wishes.no_open && has(init::NO_OPEN_SUPPORT),
         acl: has(init::POSIX_ACL),
         ring: has(init::OVER_IO_URING),
+        setxattr_ext: has(init::SETXATTR_EXT),
         atomic_truncate: has(init::ATOMIC_O_TRUNC),
         writeback: has(init::WRITEBACK_CACHE),
         expires_names: theirs.minor >= EXPIRE_ONLY_SINCE,
@@ -155,6 +158,9 @@ mod tests {
         assert!(!negotiate(&theirs, wishes()).1.ring);
         let theirs = InitIn { flags: init::INIT_EXT as u32, ..theirs };
         assert!(negotiate(&theirs, wishes()).1.ring);
+        assert!(!agreement.setxattr_ext);
+        let theirs = InitIn { flags: theirs.flags | init::SETXATTR_EXT as u32, ..theirs };
+        assert!(negotiate(&theirs, wishes()).1.setxattr_ext);
         for (minor, expires_names) in [(37, false), (38, true), (45, true)] {
             assert_eq!(negotiate(&InitIn { minor, ..theirs }, wishes()).1.expires_names, expires_names, "7.{minor}");
         }

@@ -99,25 +99,33 @@ impl Nodes {
         self.shard(id).0.lock().get(&id).map(|known| Node::from_parts(id, known.generation))
     }
 
-    /// The kernel is told of an inode once more.
+    /// The kernel is told of an inode once more, by who knows that it has the number: he has made it, or the kernel keeps its name as it is.
     pub fn learn(&self, node: Node) {
+        self.suppose(node);
+        self.confirm(node);
+    }
+
+    /// As [`Self::learn`], by who looked before, and has to look again: the number may have changed hands since. So what is known of it
+    /// stays until he has ([`Self::confirm`]).
+    pub fn suppose(&self, node: Node) {
         if node.ino() == self.root.ino() {
             return;
         }
         match self.shard(node.ino()).0.lock().entry(node.ino()) {
-            Entry::Occupied(mut known) => {
-                let known = known.get_mut();
-                known.lookups += 1;
-                // Whoever looked before the number changed hands may say so after who looked later.
-                if node.generation().wrapping_sub(known.generation).cast_signed() > 0 {
-                    known.generation = node.generation();
-                }
-            }
+            Entry::Occupied(mut known) => known.get_mut().lookups += 1,
             Entry::Vacant(vacant) => {
                 vacant.insert(Known { lookups: 1, generation: node.generation(), held: false });
                 self.count.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// An inode of which the kernel has been told has its number. Whether another one was taken to have it: then it was not kept for the kernel
+    /// until now, and may have gone.
+    pub fn confirm(&self, node: Node) -> bool {
+        let mut shard = self.shard(node.ino()).0.lock();
+        let known = shard.get_mut(&node.ino()).filter(|known| known.generation != node.generation());
+        known.map(|known| known.generation = node.generation()).is_some()
     }
 
     /// The kernel is told of a new file without a name, which the engine holds already.
@@ -251,10 +259,17 @@ mod tests {
         assert_eq!(nodes.forget(8, 1), None);
         assert_eq!(nodes.forget(7, 1), Some(file));
         assert_eq!((nodes.forget(7, 1), nodes.find(7), nodes.count()), (None, None, 0));
-        // Who looked before the number changed hands does not turn it back.
-        nodes.learn(Node::from_parts(7, 5));
-        nodes.learn(file);
-        assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(Node::from_parts(7, 5)), None));
+        // Who looked before the number changed hands does not turn it back, however far apart the two files were made.
+        for new in [5, 3 + (1 << 31) + 5, 2].map(|generation| Node::from_parts(7, generation)) {
+            nodes.learn(new);
+            nodes.suppose(file);
+            assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(new), None));
+            // Who looked before was the first to say so.
+            nodes.suppose(file);
+            nodes.suppose(new);
+            assert!(nodes.confirm(new) && !nodes.confirm(new));
+            assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(new), None));
+        }
         // More than was told is no reason to fall over.
         nodes.learn_held(other);
         assert_eq!(nodes.forget(8, u64::MAX), Some(other));

@@ -158,12 +158,26 @@ impl DecodeError {
     }
 }
 
+/// In which forms the kernel sends requests that have several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dialect {
+    /// SETXATTR begins with its first two fields only, as it did before Linux 5.13.
+    pub short_setxattr: bool,
+}
+
 /// Decodes one message as read from /dev/fuse.
-pub fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+pub fn decode(bytes: &[u8], dialect: Dialect) -> Result<Request<'_>, DecodeError> {
     let (header, rest) =
         InHeader::read_from_prefix(bytes).map_err(|_| DecodeError::NoHeader { length: bytes.len() })?;
     if header.len as usize != bytes.len() {
         return Err(DecodeError::Length { unique: header.unique, length: bytes.len(), stated: header.len });
+    }
+    if dialect.short_setxattr && header.opcode == opcode::SETXATTR {
+        let mut args = [0; size_of::<SetXattrIn>()];
+        let parts = rest.split_at_checked(SETXATTR_SHORT);
+        let (short, payload) = parts.ok_or(DecodeError::Arguments { unique: header.unique, opcode: header.opcode })?;
+        args[..SETXATTR_SHORT].copy_from_slice(short);
+        return decode_parts(header, &args, payload);
     }
     let size = args_size(header.opcode);
     match rest.split_at_checked(size) {
@@ -171,6 +185,9 @@ pub fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
         None => Err(DecodeError::Arguments { unique: header.unique, opcode: header.opcode }),
     }
 }
+
+/// Size of the fields of [`SetXattrIn`] that every kernel sends.
+const SETXATTR_SHORT: usize = 8;
 
 /// Size of the structure that begins a request's arguments.
 fn args_size(opcode: u32) -> usize {
@@ -207,7 +224,7 @@ fn args_size(opcode: u32) -> usize {
 }
 
 /// Decodes a request whose parts came apart. `args` may be longer than the structure of its kind.
-pub fn decode_parts<'a>(header: InHeader, args: &'a [u8], payload: &'a [u8]) -> Result<Request<'a>, DecodeError> {
+pub fn decode_parts<'a>(header: InHeader, args: &[u8], payload: &'a [u8]) -> Result<Request<'a>, DecodeError> {
     // What we negotiate brings no extensions; a kernel that sends some all the same puts them last.
     let extensions = usize::from(header.total_extlen) * 8;
     let payload = payload.len().checked_sub(extensions).map(|len| &payload[..len]);
@@ -228,7 +245,7 @@ fn split_name(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&payload[..end], &payload[end + 1..]))
 }
 
-fn operation<'a>(opcode: u32, args: &'a [u8], payload: &'a [u8]) -> Option<Operation<'a>> {
+fn operation<'a>(opcode: u32, args: &[u8], payload: &'a [u8]) -> Option<Operation<'a>> {
     let name = || split_name(payload).map(|(name, _)| name);
     Some(match opcode {
         opcode::LOOKUP => Operation::Lookup { name: name()? },
@@ -321,6 +338,10 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
+    fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+        super::decode(bytes, Dialect::default())
+    }
+
     /// A message of one kind with these arguments.
     fn message(opcode: u32, parts: &[&[u8]]) -> Vec<u8> {
         let body: Vec<u8> = parts.concat();
@@ -349,6 +370,25 @@ mod tests {
                 assert_eq!(pairs, [(1, 2), (3, 4)]);
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first eight bytes of the name were taken for fields that Linux before 5.13 does not send.
+    #[test]
+    fn the_short_form_of_setxattr_is_understood() {
+        let dialect = Dialect { short_setxattr: true };
+        let args = SetXattrIn { size: 2, flags: 1, ..SetXattrIn::default() };
+        let tail = [&args.as_bytes()[..SETXATTR_SHORT], b"user.comment\0vv"].concat();
+        let bytes = message(opcode::SETXATTR, &[&tail]);
+        match super::decode(&bytes, dialect).unwrap().operation {
+            Operation::SetXattr { name: b"user.comment", value: b"vv", args } => {
+                assert_eq!((args.flags, args.setxattr_flags), (1, 0));
+            }
+            other => panic!("{other:?}"),
+        }
+        for len in 0..tail.len() {
+            let error = super::decode(&message(opcode::SETXATTR, &[&tail[..len]]), dialect).unwrap_err();
+            assert_eq!(error, DecodeError::Arguments { unique: 7, opcode: opcode::SETXATTR });
         }
     }
 

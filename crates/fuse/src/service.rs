@@ -1,7 +1,7 @@
 //! Between transports and servers: a request in, an answer out, counted and logged on the way.
 
 use crate::answer::Answer;
-use crate::request::{DecodeError, Request};
+use crate::request::{DecodeError, Dialect, Request};
 use crate::stats::Recorder;
 use crate::wire::OutHeader;
 use myriad_engine::Errno;
@@ -12,6 +12,11 @@ use std::time::Instant;
 pub trait Service: Send + Sync {
     /// Answers a request: the answer's bytes go to the front of `out`, which has room for as many as the request asks.
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer;
+
+    /// In which forms the kernel sends requests.
+    fn dialect(&self) -> Dialect {
+        Dialect::default()
+    }
 
     /// Whether a request of this kind is to be answered by a thread of its own. It may wait for the kernel to send what it holds, in further
     /// requests, or for a search of all directories. All threads that serve could wait so, and nobody would take what comes meanwhile.

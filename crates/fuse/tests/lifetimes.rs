@@ -153,6 +153,7 @@ fn file_handles_outlive_what_the_kernel_remembers() {
     let _caches = CACHES.lock().unwrap();
     let mount = mounted();
     fs::write(mount.path("file"), b"content").unwrap();
+    fs::create_dir(mount.path("directory")).unwrap();
     // As a file server over the network does it; by a program, without unsafe code here.
     let script = "import ctypes,os,sys\nl=ctypes.CDLL(None,use_errno=True)\n\
         h=ctypes.create_string_buffer(136)\nh[0:4]=(128).to_bytes(4,'little')\nm=ctypes.c_int()\n\
@@ -160,8 +161,15 @@ fn file_handles_outlive_what_the_kernel_remembers() {
         open('/proc/sys/vm/drop_caches','w').write('2')\n\
         d=os.open(sys.argv[2],os.O_RDONLY)\nf=l.open_by_handle_at(d,h,os.O_RDONLY)\nassert f>=0,ctypes.get_errno()\n\
         assert os.read(f,9)==b'content'\nos.close(f)\nos.unlink(sys.argv[1])\n\
-        f=l.open_by_handle_at(d,h,os.O_RDONLY)\nassert f==-1 and ctypes.get_errno()==116,(f,ctypes.get_errno())\n";
-    let run = Command::new("python3").args(["-c", script]).arg(mount.path("file")).arg(mount.root()).output();
+        f=l.open_by_handle_at(d,h,os.O_RDONLY)\nassert f==-1 and ctypes.get_errno()==116,(f,ctypes.get_errno())\n\
+        h[0:4]=(128).to_bytes(4,'little')\n\
+        assert l.name_to_handle_at(-100,sys.argv[3].encode(),h,ctypes.byref(m),0)==0,ctypes.get_errno()\n\
+        open('/proc/sys/vm/drop_caches','w').write('2')\n\
+        f=l.open_by_handle_at(d,h,os.O_RDONLY)\nassert f>=0,ctypes.get_errno()\n\
+        assert os.listdir(sys.argv[2])==['directory'],os.listdir(sys.argv[2])\n";
+    // Of a directory, the kernel looks for those above it as well, up to the root.
+    let [file, directory] = ["file", "directory"].map(|name| mount.path(name));
+    let run = Command::new("python3").args(["-c", script]).args([&file, &mount.root(), &directory]).output();
     match run {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => println!("skipped: python3: {error}"),

@@ -186,11 +186,11 @@ impl Worker {
     /// not of the mount: if the mount is lost, the next message tells.
     fn answer(&mut self, device: &Device, service: &dyn Service, len: usize) {
         let (head, body) = self.answer.split_at_mut(HEADER);
-        let request = &self.request[..len];
-        if let Some((header, len)) = respond(service, decode(request), body) {
+        let (request, dialect) = (&self.request[..len], service.dialect());
+        if let Some((header, len)) = respond(service, decode(request, dialect), body) {
             head.copy_from_slice(header.as_bytes());
             if device.send(&self.answer[..HEADER + len]).is_err() {
-                if let (0, Ok(request)) = (header.error, decode(request)) {
+                if let (0, Ok(request)) = (header.error, decode(request, dialect)) {
                     service.not_taken(&request, &self.answer[HEADER..HEADER + len]);
                 }
                 // Unless the kernel has given it up by itself, with the same error.

@@ -387,6 +387,10 @@ impl VolumeService {
         if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
+        // Before Linux 5.13 it asks nothing at all.
+        if self.is_mounted_read_only() {
+            return Err(Errno::ROFS);
+        }
         let settling = self.begin_settling(header, &stat, flags)?;
         let attr = SetAttr { flags: Some(flags), ..SetAttr::default() };
         let set = self.kernel.set_attr_node(node, attr).map_err(errno);

@@ -65,17 +65,22 @@ impl VolumeService {
         }
     }
 
+    /// Whether nothing may be changed through the mount, as far as that can be found out.
+    pub(super) fn is_mounted_read_only(&self) -> bool {
+        let mount = self.durable.mount.get();
+        let mount = mount.and_then(|mount| mounts::of(&mount.device, &mount.source).ok().flatten());
+        mount.is_some_and(|mount| mount.is_read_only())
+    }
+
     /// The shutdown ioctl: as if the power were cut, but for what its caller wants to be durable first. A mount that is
     /// read-only had that coming when it became so.
     pub(super) fn shut_down(&self, header: &InHeader, args: &IoctlIn) -> Result<(), Errno> {
         if !has_capability(header, Capability::Administrate) {
             return Err(Errno::PERM);
         }
-        let mount = self.durable.mount.get();
-        let mount = mount.and_then(|mount| mounts::of(&mount.device, &mount.source).ok().flatten());
-        let is_read_only = mount.is_some_and(|mount| mount.is_read_only());
         // Whoever cannot be asked how gets the most.
-        let how = going_down(header.pid, args.arg).filter(|_| !is_read_only).unwrap_or(going::FLUSH_ALL);
+        let how = going_down(header.pid, args.arg).filter(|_| !self.is_mounted_read_only());
+        let how = how.unwrap_or(going::FLUSH_ALL);
         let flushed = match how {
             going::FLUSH_ALL => self.fs.sync().map_err(errno),
             going::FLUSH_LOG => self.make_durable(self.kernel.root()),

@@ -33,11 +33,11 @@ use crate::kind::Kind;
 use crate::negotiate::Agreement;
 use crate::nodes::Nodes;
 use crate::options::Options;
-use crate::request::{Operation, Request};
+use crate::request::{Dialect, Operation, Request};
 use crate::service::Service;
 use crate::stats::{Recorder, Stats};
 use crate::transport::Notifier;
-use crate::wire::{Attr, AttrOut, EntryOut, opcode};
+use crate::wire::{Attr, AttrOut, EntryOut, ROOT, opcode};
 use appends::Gaps;
 use callers::Callers;
 use doubts::Doubts;
@@ -245,9 +245,12 @@ impl VolumeService {
     /// An answer that tells the kernel of an inode; the caller has said so to `nodes`.
     fn entry(&self, stat: &Stat) -> EntryOut {
         let (entry_valid, attr_valid) = (self.settings.entry_timeout, self.attr_timeout(stat));
+        let nodeid = self.nodes.id(stat.node());
         EntryOut {
-            nodeid: self.nodes.id(stat.node()),
-            generation: u64::from(stat.generation),
+            nodeid,
+            // Of the root the kernel knows none. By another one it takes it for a new file with the number of an old one, and all of the
+            // mount for gone.
+            generation: if nodeid == ROOT { 0 } else { u64::from(stat.generation) },
             entry_valid: entry_valid.as_secs(),
             entry_valid_nsec: entry_valid.subsec_nanos(),
             attr_valid: attr_valid.as_secs(),
@@ -335,6 +338,10 @@ impl VolumeService {
 }
 
 impl Service for VolumeService {
+    fn dialect(&self) -> Dialect {
+        Dialect { short_setxattr: !self.agreement.setxattr_ext }
+    }
+
     fn answer(&self, request: &Request<'_>, out: &mut [u8]) -> Answer {
         self.note_telling(request);
         // From then on all is refused before anything is changed.

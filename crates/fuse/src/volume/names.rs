@@ -33,8 +33,11 @@ impl VolumeService {
                 // on, it stays; it may have gone in between, and its number be another's.
                 let node = stat.node();
                 self.tellings.tell(self.nodes.id(node), header.pid);
-                self.nodes.learn(node);
-                let told = self.kernel.stat_node(node).map_err(errno).and_then(|stat| {
+                self.nodes.suppose(node);
+                let told = self.kernel.stat_node(node).map_err(errno).and_then(|mut stat| {
+                    if self.nodes.confirm(node) {
+                        stat = self.kernel.stat_node(node).map_err(errno)?;
+                    }
                     if stat.nlink == 0 && !self.nodes.holds(node) {
                         // It lost its last name and was forgotten before it was counted: nothing keeps it, and it is being freed.
                         return Err(Errno::STALE);

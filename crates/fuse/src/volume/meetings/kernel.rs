@@ -10,7 +10,7 @@
 //!   later, and may be overtaken by a new answer about the same inode.
 //! - An inode that somebody has open, or that a request is under way for, is not dropped.
 
-use crate::request::{Operation, decode};
+use crate::request::{Dialect, Operation, decode};
 use crate::volume::VolumeService;
 use crate::volume::raw::{self, entry};
 use crate::wire::{BatchForgetIn, EntryOut, ForgetOne, InHeader, ROOT, opcode};
@@ -282,7 +282,7 @@ impl<'a> Kernel<'a> {
         let mut message = InHeader { len: 0, opcode: opcode::BATCH_FORGET, unique: 1, pid, ..InHeader::default() };
         message.len = (size_of::<InHeader>() + size_of::<BatchForgetIn>() + payload.len()) as u32;
         let bytes = [message.as_bytes(), args.as_bytes(), &payload].concat();
-        assert_eq!(raw::receive(self.service, &decode(&bytes).unwrap()), Ok(Vec::new()));
+        assert_eq!(raw::receive(self.service, &decode(&bytes, Dialect::default()).unwrap()), Ok(Vec::new()));
     }
 
     /// Drops all that nobody uses.
