@@ -417,7 +417,11 @@ fn what_a_mount_does_not_show_is_not_lost_in_silence() {
         for line in keeping {
             let answer = place.line(line).expect(1, &["vol.img: mounted at", named, "unmount it first"]);
             assert!(!place.path("out").join("f").exists() && !place.path("out.tar").exists(), "{line}: {}", answer.err);
+            shell("test -z \"$(ls | grep myriad-new)\"");
         }
+        // What ended as a whole stream would pass for a backup of nothing.
+        let answer = place.line("export --compress gzip vol.img:/s -").expect(1, &[named, "unmount it first"]);
+        assert!(answer.out.is_empty());
         place.line(&format!("{but} vol.img:/s plain")).ok();
         place.umount();
         shell("grep -q text plain/f; rm -rf plain out");

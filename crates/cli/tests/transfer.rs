@@ -191,6 +191,13 @@ fn what_is_there_stays_unless_told_otherwise() {
     assert!(said.contains("2 there already, 1 of them unlike the source in type, size or time (first "), "{said}");
     let said = bench.myriad(&["import", "--skip-existing", "one", "v.img:/x"], 0);
     assert!(said.contains("2 there already") && !said.contains("unlike"), "{said}");
+    // An archive may name a directory after what is in it: an old one was opened to others, and a new one is to get its mode all the same.
+    bench.shell(
+        "mkdir -p late/d late/n; touch late/d/g late/n/g late/z; chmod 777 late/d; chmod 750 late/n; myriad chmod 700 v.img:/x/d
+         tar -C late --no-recursion -cf late.tar d/g n/g d n",
+    );
+    bench.myriad(&["import", "--skip-existing", "late.tar", "v.img:/x"], 0);
+    assert_eq!(bench.shell("myriad stat -c %a v.img:/x/d v.img:/x/n"), "700\n750\n");
     bench.myriad(&["import", "--replace", "two", "v.img:/x"], 0);
     contents("new\nkept\nmore\n");
     assert!(!bench.shell("myriad find v.img:/").contains(".myriad-new"));

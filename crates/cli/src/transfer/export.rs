@@ -173,8 +173,9 @@ impl Export {
         if stdout.is_terminal() {
             return Err(Failure::usage("-", "an archive is nothing for a terminal", "redirect standard output").into());
         }
+        let feed = self.feed_of_archive(context, volume)?;
         let output = BufWriter::with_capacity(BUFFER_SIZE, stdout.lock());
-        self.archive(context, volume, output, compression, "standard output".into())
+        self.archive(context, feed, output, compression, "standard output".into())
             .map(|(tally, result, _)| (tally, result))
     }
 
@@ -199,16 +200,17 @@ impl Export {
         let target = match Destination::find(context, &self.target, self.existing.guard())? {
             // A device or a pipe has no other name to be written under.
             Destination::Stream(file) => {
+                let feed = self.feed_of_archive(context, volume)?;
                 let output = BufWriter::with_capacity(BUFFER_SIZE, file);
-                let (tally, result, _) = self.archive(context, volume, output, compression, place)?;
+                let (tally, result, _) = self.archive(context, feed, output, compression, place)?;
                 return Ok((tally, result));
             }
             Destination::Name(directory, name) => directory.join(OsStr::from_bytes(&name)),
         };
         self.check_apart(volume, &target)?;
+        let feed = self.feed_of_archive(context, volume)?;
         let mut temporary = target.clone().into_os_string();
         temporary.push(format!(".myriad-new-{}", std::process::id()));
-        let temporary = PathBuf::from(temporary);
         // What takes the place of a file is for those only who had that one, and at no moment for others.
         let old = target.symlink_metadata().ok().filter(Metadata::is_file);
         let mut options = OpenOptions::new();
@@ -216,8 +218,9 @@ impl Export {
             options.mode(0o600);
         }
         let file = options.write(true).create_new(true).open(&temporary).at(&place)?;
+        let temporary = Temporary(temporary.into());
         let output = BufWriter::with_capacity(BUFFER_SIZE, file);
-        let (mut tally, mut result, output) = self.archive(context, volume, output, compression, place.clone())?;
+        let (mut tally, mut result, output) = self.archive(context, feed, output, compression, place.clone())?;
         // Of a damaged volume some files are better than none, but not better than an archive that has them all.
         let is_kept = metadata.is_ok() && tally.errors > 0;
         if is_kept && result.is_ok() {
@@ -234,14 +237,12 @@ impl Export {
             result = finished.at(&place).and_then(|()| self.existing.guard().check(&target));
             let replaces = metadata.is_ok() || !matches!(self.existing.existing(), Existing::Refuse | Existing::Skip);
             result = result.and_then(|()| match replaces {
-                true => std::fs::rename(&temporary, &target).at(&place),
-                false => give_new_name(&temporary, &target, &place),
+                true => std::fs::rename(&temporary.0, &target).at(&place),
+                false => give_new_name(&temporary.0, &target, &place),
             });
         }
         if result.is_err() || is_kept {
             tally.forget_done();
-            // The error in hand says more than one about this.
-            let _ = std::fs::remove_file(&temporary);
         }
         Ok((tally, result))
     }
@@ -249,14 +250,13 @@ impl Export {
     fn archive<W: Write>(
         &self,
         context: &Context,
-        volume: &Opened,
+        feed: Feed,
         output: W,
         compression: Compression,
         place: String,
     ) -> Result<(Tally, Result<()>, Option<W>)> {
         let owner = Some(owner_or_source(self.owner));
         let mut sink = ArchiveSink::new(output, compression, owner, place.clone()).at(place)?;
-        let feed = self.feed(context, volume, Keep::all(owner), None)?;
         let is_stdout = self.is_stdout();
         let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, is_stdout);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
@@ -264,11 +264,16 @@ impl Export {
         Ok((tally, result, sink.into_output()))
     }
 
+    /// What comes into an archive. To be had before there is one: of what is refused here, no archive is begun, and no compressed stream ended
+    /// as if it were whole.
+    fn feed_of_archive(&self, context: &Context, volume: &Opened) -> Result<Feed> {
+        self.feed(context, volume, Keep::all(Some(owner_or_source(self.owner))), None)
+    }
+
     /// What an archive would hold, without one.
     fn list(&self, context: &Context, volume: &Opened) -> Result<(Tally, Result<()>)> {
         let mut sink = Listing::default();
-        let keep = Keep::all(Some(owner_or_source(self.owner)));
-        let feed = self.feed(context, volume, keep, None)?;
+        let feed = self.feed_of_archive(context, volume)?;
         let tell: run::Tell<'_> = &|path, entry, outcome, _| tell_made(context, path, entry, outcome, false);
         let (mut tally, result) = run::run(context, feed, &mut sink, self.options(tell));
         tally.leave_out(sink.left_out);
@@ -292,6 +297,7 @@ impl Export {
                 let left_out = stdout.map(|stat| (host::link_key(&stat), "the archive that it would be exported to"));
                 let options = host_tree::Options {
                     mounts: Mounts::Foreign,
+                    device: Some(mounted.files.device().at(&self.source)?),
                     follow: true,
                     links: true,
                     count,
@@ -330,7 +336,7 @@ impl Export {
         let rules = Rules { is_dry: self.select.dry_run, ..self.existing.existing().into() };
         let target = || HostTarget::new(self.target.as_os_str().as_bytes().to_vec(), self.existing.guard());
         if self.select.dry_run {
-            let top = if self.target.exists() { Some(open_directory(&self.target)?) } else { None };
+            let top = if self.target.exists() { Some(open_directory(&self.target, None)?) } else { None };
             let target = Dry { target: target(), clears_way: false };
             let mut writer = Writer::new(target, top, None, keep, rules, false);
             return Ok(run::run(context, self.feed(context, volume, keep, wanted)?, &mut writer, self.options(tell)));
@@ -343,7 +349,7 @@ impl Export {
             }
             other => other.at(image_name(&self.target)).map(|()| true)?,
         };
-        let (top, target) = (open_directory(&self.target)?, target());
+        let (top, target) = (open_directory(&self.target, None)?, target());
         if is_new {
             target.drop_acls(&top).at(image_name(&self.target))?;
         }
@@ -355,6 +361,16 @@ impl Export {
             result.and_then(|()| rustix::fs::syncfs(&top).map_err(std::io::Error::from).at(image_name(&self.target)));
         tally.is_complete &= result.is_ok();
         Ok((tally, result))
+    }
+}
+
+/// An archive that is being made, under a name of its own, which goes unless the archive has got another one.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What went wrong before says more than an error about this.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -110,8 +110,13 @@ pub enum Named<'a> {
 impl Named<'_> {
     /// The kernel has these calls by path only; this path leads to the directory whatever its name is by now.
     pub fn path(directory: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
-        Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(OsStr::from_bytes(name))
+        held_path(directory).join(OsStr::from_bytes(name))
     }
+}
+
+/// A path to a file that is only held (O_PATH), for calls that take no descriptor of one. It leads to a symbolic link itself.
+pub fn held_path(file: BorrowedFd<'_>) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
 /// Reads extended attributes, with room that is made once.

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::show::name::{Shown, join};
 use crate::volume::{Guard, recognise};
 use myriad_engine::{Errno, Error, FileType, Time};
-use myriad_format::xattr::AttrIter;
+use myriad_format::xattr::{self, AttrIter};
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,23 +40,15 @@ impl HostTarget {
         Self { device: Some(device), ..Self::new(place, guard) }
     }
 
-    /// Opens the directory to begin in; symbolic links that the user gave are followed.
-    pub fn open(path: &Path) -> rustix::io::Result<Rc<OwnedFd>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(path, flags, Mode::empty()).map(Rc::new)
-    }
-
     /// Attributes of an open file. The owner comes first: changing it takes away set-user-ID and capabilities. Then what
     /// a mode could forbid. The mode comes after the ACL of the directory went, whose mask it would become.
     fn set(&self, file: &OwnedFd, attrs: &Attrs, name: &[u8], xattrs: &[u8]) -> Result<()> {
-        if let Some((uid, gid)) = attrs.owner {
-            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-        }
+        let mut attrs = self.give_owner(*attrs, name, |uid, gid| rustix::fs::fchown(file, Some(uid), Some(gid)))?;
         if attrs.drops_acl {
             if_there(rustix::fs::fremovexattr(file, acl::ACCESS))?;
         }
-        let mut attrs = *attrs;
-        attrs.narrow(self.set_xattrs(&Named::Open(file.as_fd()), name, xattrs)?);
+        let set = |key: &[u8], value: &[u8]| rustix::fs::fsetxattr(file, key, value, XattrFlags::empty());
+        attrs.narrow(self.set_xattrs(file, set, name, xattrs)?);
         if let Some(mode) = attrs.mode {
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))?;
         }
@@ -66,27 +58,25 @@ impl HostTarget {
         Ok(())
     }
 
-    /// The same for what cannot be opened: links and special files. They were made with their mode.
-    fn set_named(&self, dir: &OwnedFd, name: &[u8], attrs: &Attrs, xattrs: &[u8], is_symlink: bool) -> Result<()> {
-        if let Some((uid, gid)) = attrs.owner {
-            let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            rustix::fs::chownat(dir, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
-            if let Some(mode) = attrs.mode.filter(|mode| mode & 0o6000 != 0 && !is_symlink) {
-                rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
-            }
-        }
+    /// The same for what cannot be opened: links and special files, held by `made`. They were made with their mode. Nothing but times goes by
+    /// the name: somebody else may have given it to another file.
+    fn set_held(&self, (dir, name): (&OwnedFd, &[u8]), made: &OwnedFd, given: &Attrs, xattrs: &[u8]) -> Result<()> {
+        let stat = rustix::fs::fstat(made)?;
+        let is_symlink = HostType::from_raw_mode(stat.st_mode) == HostType::Symlink;
+        let mut attrs = self.give_owner(*given, name, |uid, gid| {
+            rustix::fs::chownat(made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+        })?;
+        let path = host::held_path(made.as_fd());
         if attrs.drops_acl && !is_symlink {
-            if_there(rustix::fs::lremovexattr(Named::path(dir.as_fd(), name), acl::ACCESS))?;
-            let made = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode as u16 & 0o7777;
-            // The directory's ACL has narrowed the mode that it was made with.
-            if let Some(mode) = attrs.mode.filter(|&mode| mode != made) {
-                rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
-            }
+            if_there(rustix::fs::removexattr(&path, acl::ACCESS))?;
         }
-        let mut narrowed = *attrs;
-        narrowed.narrow(self.set_xattrs(&Named::In(dir.as_fd(), name), name, xattrs)?);
-        if let Some(mode) = narrowed.mode.filter(|_| narrowed != *attrs && !is_symlink) {
-            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+        let set = |key: &[u8], value: &[u8]| rustix::fs::setxattr(&path, key, value, XattrFlags::empty());
+        attrs.narrow(self.set_xattrs(made, set, name, xattrs)?);
+        // A change of owner takes set-id bits, and with the ACL of the directory it was made with a narrower mode.
+        let is_other =
+            |mode: u16| attrs.owner.is_some() && mode & 0o6000 != 0 || attrs.drops_acl || attrs.mode != given.mode;
+        if let Some(mode) = attrs.mode.filter(|&mode| is_other(mode) && !is_symlink) {
+            rustix::fs::chmod(&path, Mode::from_raw_mode(mode.into()))?;
         }
         if let Some(times) = attrs.times {
             rustix::fs::utimensat(dir, name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -94,18 +84,43 @@ impl HostTarget {
         Ok(())
     }
 
+    /// Gives a file its owner; what is left to give it. A host that does not take owners gets the file without, and without the set-id bits that
+    /// were meant for its owner.
+    fn give_owner(
+        &self,
+        mut attrs: Attrs,
+        name: &[u8],
+        chown: impl FnOnce(Uid, Gid) -> rustix::io::Result<()>,
+    ) -> Result<Attrs> {
+        let Some((uid, gid)) = attrs.owner else { return Ok(attrs) };
+        match chown(Uid::from_raw(uid), Gid::from_raw(gid)) {
+            Ok(()) => {}
+            // A server that trusts no root, a user namespace without such an owner, a file system without owners.
+            Err(errno @ (Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP)) => {
+                self.lost.borrow_mut().owner(name, (uid, gid), &errno.into());
+                attrs.mode = attrs.mode.map(|mode| mode & !0o6000);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(attrs)
+    }
+
     /// If the access ACL is not taken: what the file's group has by it.
-    fn set_xattrs(&self, file: &Named, name: &[u8], xattrs: &[u8]) -> Result<Option<u16>> {
+    fn set_xattrs(
+        &self,
+        file: &OwnedFd,
+        set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
+        name: &[u8],
+        xattrs: &[u8],
+    ) -> Result<Option<u16>> {
         let mut group_bits = None;
         for attribute in AttrIter::new(xattrs) {
             let (key, value) = attribute.expect("sources pack sound lists");
-            let result = match file {
-                Named::Open(file) => rustix::fs::fsetxattr(file, key, value, XattrFlags::empty()),
-                Named::In(dir, name) => rustix::fs::lsetxattr(Named::path(*dir, name), key, value, XattrFlags::empty()),
-            };
-            match result {
+            match set(key, value) {
                 Ok(()) => {}
-                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)) => return Err(errno.into()),
+                Err(errno @ (Errno::DQUOT | Errno::IO | Errno::ROFS)) => return Err(errno.into()),
+                // ext4 and btrfs say the same of an attribute that is too long for them.
+                Err(Errno::NOSPC) if is_full(file) => return Err(Errno::NOSPC.into()),
                 // The file is worth more than an attribute that the host does not take.
                 Err(errno) => {
                     self.lost.borrow_mut().xattr(name, key, &errno.into());
@@ -148,19 +163,50 @@ fn if_there(removed: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// `HostTarget::open` in words; the empty path is the directory of this process.
-pub fn open_directory(path: &Path) -> anyhow::Result<Rc<OwnedFd>> {
+/// Whether the file system of a file has no room even for its attributes.
+fn is_full(file: &OwnedFd) -> bool {
+    rustix::fs::fstatvfs(file).is_ok_and(|total| total.f_bavail.saturating_mul(total.f_frsize) < xattr::LIST_MAX as u64)
+}
+
+/// Holds what was just made at a name, to change nothing else though somebody gives the name to another file: ESTALE if that has happened.
+fn hold(dir: &OwnedFd, name: &[u8], host_type: HostType, rdev: u64) -> Result<OwnedFd> {
+    let made = rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&made)?;
+    let is_it = HostType::from_raw_mode(stat.st_mode) == host_type && stat.st_nlink == 1 && stat.st_rdev == rdev;
+    if is_it { Ok(made) } else { Err(Errno::STALE.into()) }
+}
+
+/// Opens the directory to begin in; symbolic links that the user gave are followed. The empty path is the directory of this process. `device`:
+/// of a volume that is mounted, out of which somebody may have led the path by now.
+pub fn open_directory(path: &Path, device: Option<u64>) -> anyhow::Result<Rc<OwnedFd>> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let place = image_name(path);
-    HostTarget::open(path).map_err(|errno| match errno {
-        Errno::NOENT => Failure::new(place, errno_text(errno), "make that directory first").into(),
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT => anyhow::Error::from(Failure::new(&place, errno_text(errno), "make that directory first")),
         Errno::NOTDIR if recognise::is_volume(path) => {
             let next = format!("name a directory; what is in the volume is {place}:/");
             Failure::new(&place, "is a Myriad volume, not a directory", next).into()
         }
-        Errno::NOTDIR => Failure::new(place, errno_text(errno), "name a directory").into(),
-        _ => Err::<(), _>(std::io::Error::from(errno)).at(place).expect_err("an error stays one"),
-    })
+        Errno::NOTDIR => Failure::new(&place, errno_text(errno), "name a directory").into(),
+        _ => Err::<(), _>(std::io::Error::from(errno)).at(&place).expect_err("an error stays one"),
+    })?;
+    if let Some(device) = device
+        && rustix::fs::fstat(&opened).map_err(std::io::Error::from).at(&place)?.st_dev != device
+    {
+        return Err(led_out(place).into());
+    }
+    Ok(Rc::new(opened))
+}
+
+/// What was found in a volume a moment ago leads out of it.
+pub fn led_out(place: impl Into<String>) -> Failure {
+    Failure::new(place.into(), "has been moved or replaced meanwhile, and leads out of the volume", "try again")
+}
+
+/// What a file of this type says that it stands for.
+fn rdev_of(host_type: HostType, meta: &Meta) -> u64 {
+    if matches!(host_type, HostType::CharacterDevice | HostType::BlockDevice) { meta.rdev } else { 0 }
 }
 
 fn timestamps((atime, mtime): (Time, Time)) -> Timestamps {
@@ -290,7 +336,8 @@ impl Target for HostTarget {
 
     fn make_symlink(&self, dir: &Self::Dir, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         rustix::fs::symlinkat(target, dir, name)?;
-        let made = self.set_named(dir, name, attrs, xattrs, true);
+        let made = hold(dir, name, HostType::Symlink, 0);
+        let made = made.and_then(|made| self.set_held((dir, name), &made, attrs, xattrs));
         self.undo(dir, name, made)
     }
 
@@ -306,7 +353,8 @@ impl Target for HostTarget {
         let mask = if attrs.drops_acl { 0o700 } else { 0o7777 };
         let mode = Mode::from_raw_mode((attrs.mode.unwrap_or(0o600) & mask).into());
         rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
-        let made = self.set_named(dir, name, attrs, xattrs, false);
+        let made = hold(dir, name, host_type, rdev_of(host_type, meta));
+        let made = made.and_then(|made| self.set_held((dir, name), &made, attrs, xattrs));
         self.undo(dir, name, made)
     }
 
@@ -351,5 +399,76 @@ impl Target for HostTarget {
 
     fn place(&self, path: &[u8]) -> String {
         Shown(&join(&self.place, path)).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn folder() -> (tempfile::TempDir, Rc<OwnedFd>) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = open_directory(folder.path(), None).unwrap();
+        (folder, dir)
+    }
+
+    /// Between making a FIFO and giving it its mode, another user could put a symbolic link under its name: root's file that it led to became set-user-ID.
+    #[test]
+    fn what_took_the_name_of_a_new_file_is_left_alone() {
+        let (folder, dir) = folder();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("victim"), "x").unwrap();
+        let before = std::fs::metadata(path("victim")).unwrap().mode();
+        symlink(path("victim"), path("link")).unwrap();
+        std::fs::hard_link(path("victim"), path("second")).unwrap();
+        rustix::fs::mknodat(&dir, "fifo", HostType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let held =
+            |name: &str, host_type, rdev| hold(&dir, name.as_bytes(), host_type, rdev).map_err(|error| error.errno());
+        assert_eq!(held("link", HostType::Fifo, 0).unwrap_err(), Errno::STALE);
+        assert_eq!(held("second", HostType::RegularFile, 0).unwrap_err(), Errno::STALE);
+        assert_eq!(held("fifo", HostType::Fifo, 7).unwrap_err(), Errno::STALE);
+        // Taken after it was held, it is the FIFO all the same that gets mode and owner.
+        let made = held("fifo", HostType::Fifo, 0).unwrap();
+        std::fs::rename(path("fifo"), path("moved")).unwrap();
+        symlink(path("victim"), path("fifo")).unwrap();
+        let target = HostTarget::new(Vec::new(), Guard::Always);
+        let own = std::fs::metadata(path("moved")).unwrap();
+        let attrs = Attrs { mode: Some(0o6755), owner: Some((own.uid(), own.gid())), ..Attrs::default() };
+        target.set_held((&dir, b"fifo"), &made, &attrs, &[]).unwrap();
+        assert_eq!(std::fs::metadata(path("moved")).unwrap().permissions().mode() & 0o7777, 0o6755);
+        assert_eq!(std::fs::metadata(path("victim")).unwrap().mode(), before);
+    }
+
+    #[test]
+    fn a_directory_out_of_the_volume_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = std::fs::metadata(folder.path()).unwrap().dev();
+        assert!(open_directory(folder.path(), Some(device)).is_ok());
+        let refused = open_directory(folder.path(), Some(device + 1)).unwrap_err().to_string();
+        assert!(refused.contains("leads out of the volume"), "{refused}");
+    }
+
+    /// A file was removed again, and all that came after it was not brought, because a host took an attribute or an owner of one file not.
+    #[test]
+    fn a_file_is_worth_more_than_its_owner_and_attributes() {
+        let (folder, _) = folder();
+        let file = OwnedFd::from(std::fs::File::create(folder.path().join("file")).unwrap());
+        let target = HostTarget::new(Vec::new(), Guard::Always);
+        let mut list = Vec::new();
+        xattr::push(&mut list, b"user.large", &[7; 5000]);
+        let too_long = |_: &[u8], _: &[u8]| Err(Errno::NOSPC);
+        assert_eq!(target.set_xattrs(&file, too_long, b"file", &list).unwrap(), None);
+        let attrs = Attrs { mode: Some(0o6755), owner: Some((7, 8)), ..Attrs::default() };
+        let given = target.give_owner(attrs, b"file", |_, _| Err(Errno::PERM)).unwrap();
+        assert_eq!(given.mode, Some(0o755));
+        let lost = target.lost();
+        let told = |refused: &super::super::target::Refused| refused.told("of them").unwrap();
+        assert!(told(&lost.xattrs).starts_with("1 of them could not be kept; the first: user.large of file: "));
+        assert!(told(&lost.owners).starts_with("1 of them could not be kept; the first: 7:8 of file: "));
+        // What the next file would meet as well.
+        let broken = |_: &[u8], _: &[u8]| Err(Errno::IO);
+        assert_eq!(target.set_xattrs(&file, broken, b"file", &list).unwrap_err().errno(), Errno::IO);
+        assert_eq!(target.give_owner(attrs, b"file", |_, _| Err(Errno::ROFS)).unwrap_err().errno(), Errno::ROFS);
     }
 }

@@ -4,7 +4,7 @@ use super::batch::Feed;
 use super::delete::Deletion;
 use super::dry::Dry;
 use super::existing::{self, Look, Rules};
-use super::host_target::{self, HostTarget};
+use super::host_target::{self, HostTarget, open_directory};
 use super::host_tree::Mounts;
 use super::run::{self, Options, Tally};
 use super::target::Keep;
@@ -259,7 +259,8 @@ impl Import {
             }
             Opened::Mounted(mounted) => {
                 let (dir, base) = top_mounted(&mounted.files, &self.target)?;
-                let top = HostTarget::open(&dir).map_err(std::io::Error::from).at(image_name(&dir))?;
+                let device = mounted.files.device().at(&self.target)?;
+                let top = open_directory(&dir, Some(device))?;
                 // The kernel lets only root give files away.
                 let is_allowed = rustix::process::geteuid().is_root() || self.owner.is_some();
                 let keep = Keep::all(is_allowed.then_some(owner));
@@ -267,7 +268,6 @@ impl Import {
                 let stat = move |below: &[u8]| rustix::fs::statat(CWD, join(&path, below), AtFlags::SYMLINK_NOFOLLOW);
                 let look = move |below: &[u8]| host_target::found(&stat(below).ok()?).ok();
                 let feed = self.feed(context, source, image, keep, Box::new(look))?;
-                let device = mounted.files.device().at(&self.target)?;
                 let target = HostTarget::of_mount(dir.into_os_string().into_vec(), guard, device);
                 if is_dry {
                     let target = Dry { target, clears_way: self.delete };

@@ -250,9 +250,10 @@ pub trait Target {
     fn place(&self, path: &[u8]) -> String;
 }
 
-/// What could not be kept: ACLs, and other extended attributes.
+/// What could not be kept: owners, ACLs, and other extended attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
+    pub owners: Refused,
     pub acls: Refused,
     pub xattrs: Refused,
 }
@@ -267,14 +268,22 @@ pub struct Refused {
 impl Lost {
     pub fn xattr(&mut self, file: &[u8], name: &[u8], error: &Error) {
         let of_kind = if [acl::ACCESS, acl::DEFAULT].contains(&name) { &mut self.acls } else { &mut self.xattrs };
-        if of_kind.count == 0 {
-            of_kind.first = format!("{} of {}: {error}", Shown(name), Shown(file));
-        }
-        of_kind.count += 1;
+        of_kind.note(|| format!("{} of {}: {error}", Shown(name), Shown(file)));
+    }
+
+    pub fn owner(&mut self, file: &[u8], (uid, gid): (u32, u32), error: &Error) {
+        self.owners.note(|| format!("{uid}:{gid} of {}: {error}", Shown(file)));
     }
 }
 
 impl Refused {
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.count == 0 {
+            self.first = what();
+        }
+        self.count += 1;
+    }
+
     /// In words, if there are any.
     pub fn told(&self, what: &str) -> Option<String> {
         (self.count > 0).then(|| format!("{} {what} could not be kept; the first: {}", self.count, self.first))

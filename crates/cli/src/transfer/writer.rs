@@ -20,7 +20,7 @@ use super::target::{Attrs, Found, Keep, Owner, Target};
 use crate::failure::{At, Failure, errno_text};
 use crate::show::size;
 use myriad_engine::{Errno, Error, FileType};
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// First part of names that replacements have while they are made.
 const TEMPORARY: &str = ".myriad-new-";
@@ -34,6 +34,8 @@ struct Frame<D> {
     group: Option<u32>,
     /// What is made in it gets an ACL.
     hands_down_acl: bool,
+    /// It was not there before.
+    is_new: bool,
     leave: Leave,
 }
 
@@ -70,8 +72,8 @@ pub struct Writer<'a, T: Target> {
     current: Vec<u8>,
     frames: Vec<Frame<T::Dir>>,
     open: Option<Open<T::File>>,
-    /// Directories that have their attributes and may be entered again, by inode; for archives only.
-    finished: Option<HashSet<u64>>,
+    /// Directories that have their attributes and may be entered again, by inode, and whether they are new; for archives only.
+    finished: Option<HashMap<u64, bool>>,
     temporaries: u64,
     /// The name under which what the last entry replaced is kept.
     backup: Option<Vec<u8>>,
@@ -95,9 +97,9 @@ impl<'a, T: Target> Writer<'a, T> {
             rules: rules.into(),
             base,
             current: Vec::new(),
-            frames: vec![Frame { dir: top, end: 0, group, hands_down_acl, leave: Leave::Nothing }],
+            frames: vec![Frame { dir: top, end: 0, group, hands_down_acl, is_new: false, leave: Leave::Nothing }],
             open: None,
-            finished: is_unordered.then(HashSet::new),
+            finished: is_unordered.then(HashMap::new),
             temporaries: 0,
             backup: None,
             belated: Vec::new(),
@@ -133,31 +135,32 @@ impl<'a, T: Target> Writer<'a, T> {
             rest = rest.strip_prefix(b"/").unwrap_or(rest);
             let name = rest.split(|&byte| byte == b'/').next().expect("split gives one part at least");
             rest = &rest[name.len()..];
-            let (dir, leave) = match self.target.open_dir(self.top(), name) {
+            let (dir, is_new, leave) = match self.target.open_dir(self.top(), name) {
                 Ok(dir) => {
-                    let leave = self.reentered(&dir);
-                    (dir, leave)
+                    let (is_new, leave) = self.reentered(&dir);
+                    (dir, is_new, leave)
                 }
                 // Archives may leave directories out.
                 Err(Error::Refused(Errno::NOENT)) => {
                     let made = self.make_dir(name);
                     let attrs = Attrs { mode: Some(0o755 & !self.keep.modes.mask()), ..Attrs::default() };
-                    (made.map_err(|error| self.fault(directory, error))?, Leave::Finish { attrs, xattrs: Vec::new() })
+                    let made = made.map_err(|error| self.fault(directory, error))?;
+                    (made, true, Leave::Finish { attrs, xattrs: Vec::new() })
                 }
                 Err(error) => return Err(self.fault(directory, error)),
             };
-            self.push(dir, name, leave);
+            self.push(dir, name, is_new, leave);
         }
         Ok(())
     }
 
-    fn push(&mut self, dir: T::Dir, name: &[u8], leave: Leave) {
+    fn push(&mut self, dir: T::Dir, name: &[u8], is_new: bool, leave: Leave) {
         if !self.current.is_empty() {
             self.current.push(b'/');
         }
         self.current.extend_from_slice(name);
         let (group, hands_down_acl) = (given_group(&self.target, &dir, self.keep), self.target.hands_down_acl(&dir));
-        self.frames.push(Frame { dir, end: self.current.len(), group, hands_down_acl, leave });
+        self.frames.push(Frame { dir, end: self.current.len(), group, hands_down_acl, is_new, leave });
     }
 
     /// Makes a directory. What is then made in it is not to have the ACLs either that it does not keep.
@@ -170,16 +173,14 @@ impl<'a, T: Target> Writer<'a, T> {
         Ok(dir)
     }
 
-    /// A directory that got its times and is entered again must get them again.
-    fn reentered(&self, dir: &T::Dir) -> Leave {
-        let Some(finished) = &self.finished else { return Leave::Nothing };
-        match self.target.stat_dir(dir) {
-            Ok(found) if finished.contains(&found.ino) => {
-                let attrs = Attrs { times: Some((found.atime, found.mtime)), ..Attrs::default() };
-                Leave::Finish { attrs, xattrs: Vec::new() }
-            }
-            _ => Leave::Nothing,
-        }
+    /// Whether a directory that is there is new all the same, and what it gets when it is left: one that got its times and is entered again
+    /// must get them again.
+    fn reentered(&self, dir: &T::Dir) -> (bool, Leave) {
+        let Some(finished) = &self.finished else { return (false, Leave::Nothing) };
+        let Ok(found) = self.target.stat_dir(dir) else { return (false, Leave::Nothing) };
+        let Some(&is_new) = finished.get(&found.ino) else { return (false, Leave::Nothing) };
+        let attrs = Attrs { times: Some((found.atime, found.mtime)), ..Attrs::default() };
+        (is_new, Leave::Finish { attrs, xattrs: Vec::new() })
     }
 
     /// Leaves the last directory. An error is one that ends the work.
@@ -204,7 +205,7 @@ impl<'a, T: Target> Writer<'a, T> {
         }
         self.target.finish_dir(&frame.dir, attrs, xattrs)?;
         if let Some(finished) = &mut self.finished {
-            finished.insert(self.target.stat_dir(&frame.dir)?.ino);
+            finished.insert(self.target.stat_dir(&frame.dir)?.ino, frame.is_new);
         }
         Ok(())
     }
@@ -249,26 +250,26 @@ impl<'a, T: Target> Writer<'a, T> {
             return Ok(outcome);
         }
         let (parent, name) = path::split(path);
-        let mut is_new = true;
+        // Archives may name a directory after what is in it.
         if is_below(&self.current, path) {
-            // Archives may name a directory after what is in it.
             self.enter(path)?;
         } else {
             self.enter(parent)?;
-            let dir = match self.make_dir(name) {
-                Ok(dir) => dir,
+            let (dir, is_new, leave) = match self.make_dir(name) {
+                Ok(dir) => (dir, true, Leave::Nothing),
                 Err(Error::Refused(Errno::EXIST)) => {
-                    is_new = false;
-                    self.target.open_dir(self.top(), name).map_err(|error| self.fault(path, error))?
+                    let dir = self.target.open_dir(self.top(), name).map_err(|error| self.fault(path, error))?;
+                    let (is_new, leave) = self.reentered(&dir);
+                    (dir, is_new, leave)
                 }
                 Err(error) => return Err(self.fault(path, error)),
             };
-            self.push(dir, name, Leave::Nothing);
-            if !is_new && keeps(self) {
-                return Ok(Outcome::Skipped);
-            }
+            self.push(dir, name, is_new, leave);
         }
-        let group = self.last_frame().group;
+        let Frame { is_new, group, .. } = *self.last_frame();
+        if !is_new && keeps(self) {
+            return Ok(Outcome::Skipped);
+        }
         let attrs = if is_new { self.keep.attrs_of_new(meta, group) } else { self.keep.attrs_of_old(meta) };
         let outcome = if is_new { Outcome::Done } else { self.merged(meta, &attrs) };
         let frame = self.frames.last_mut().expect("the first frame stays");
@@ -744,7 +745,7 @@ impl<T: Target> Sink for Writer<'_, T> {
         let lost = self.target.lost();
         let acls = lost.acls.told("access control lists").filter(|_| self.keep.keeps_modes());
         let xattrs = lost.xattrs.told("extended attributes").filter(|_| self.keep.needs_xattrs);
-        for (what, kept) in [(acls, "modes"), (xattrs, "extended attributes")] {
+        for (what, kept) in [(lost.owners.told("owners"), "owners"), (acls, "modes"), (xattrs, "extended attributes")] {
             let Some(what) = what else { continue };
             let next = format!("choose a target that has them, or do not keep {kept}");
             self.belated.push(Failure::new(self.target.place(b""), what, next).into());

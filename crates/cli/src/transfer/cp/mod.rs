@@ -365,7 +365,7 @@ impl Cp {
             Side::Host(directory) | Side::Mounted(_, _, directory) => {
                 let mask = umask();
                 let made = self.host_target(target, place.clone())?;
-                let top = open_directory(directory)?;
+                let top = open_directory(directory, target.device_at(directory)?)?;
                 let made = Made::make(context, made, top, (above, &parents), &place, self.verbose);
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask.into()));
                 let made = made?;
@@ -414,9 +414,9 @@ impl Cp {
 
     fn host_target(&self, target: &Side, path: Vec<u8>) -> Result<HostTarget> {
         let guard = self.replace.guard();
-        Ok(match target {
-            Side::Mounted(mounted, place, _) => HostTarget::of_mount(path, guard, mounted.files.device().at(place)?),
-            _ => HostTarget::new(path, guard),
+        Ok(match target.device()? {
+            Some(device) => HostTarget::of_mount(path, guard, device),
+            None => HostTarget::new(path, guard),
         })
     }
 
@@ -443,7 +443,7 @@ impl Cp {
                 run::run(context, feed, &mut writer, options)
             }
             Goal::Host { dir, base } => {
-                let top = open_directory(&dir)?;
+                let top = open_directory(&dir, target.device_at(&dir)?)?;
                 let target = self.host_target(target, dir.as_os_str().as_bytes().to_vec())?;
                 let rules = self.rules(context, answers, linking);
                 let mut writer = Writer::new(target, top, Some(base), keep, rules, false);
@@ -528,6 +528,7 @@ impl Cp {
                         Side::Mounted(..) => Mounts::Foreign,
                         _ => Mounts::Enter,
                     },
+                    device: source.device()?,
                     // Of a file that is to be linked nothing is read.
                     follow: follow != Follow::Never && (!makes_links || source.is_link()),
                     follow_all: (follow == Follow::Always).then(|| follow_links(source, path)).transpose()?,

@@ -168,6 +168,25 @@ impl Side {
         }
     }
 
+    /// Of a file of a volume that is mounted: the number of its device.
+    pub fn device(&self) -> Result<Option<u64>> {
+        match self {
+            Self::Mounted(mounted, place, _) => Ok(Some(mounted.files.device().at(place)?)),
+            Self::Standard | Self::Host(_) | Self::Volume(..) => Ok(None),
+        }
+    }
+
+    /// The number of the device that a directory must have in which files of this side are made. The root of a mount has its own name in one of the
+    /// host's.
+    pub fn device_at(&self, directory: &Path) -> Result<Option<u64>> {
+        if let Self::Mounted(mounted, place, _) = self
+            && mounted.files.existing_path(b"/").at(place)?.parent() == Some(directory)
+        {
+            return Ok(None);
+        }
+        self.device()
+    }
+
     /// What it is, a link followed; `None` if nothing is there, or nobody can tell.
     pub fn file_type(&self) -> Option<FileType> {
         match self {

@@ -10,7 +10,8 @@ mod walker;
 use super::batch::{Body, Entry, Feed, Gauge, Gone, LinkKey, Meta, Outlet, Problem, Record, Wanted};
 use super::exclude::Excludes;
 use super::host;
-use crate::failure::{At, Failure, errno_text};
+use super::host_target::led_out;
+use crate::failure::{At, Failure, errno_text, image_name};
 use crate::limits;
 use crate::show::name::{Shown, join};
 use myriad_engine::Errno;
@@ -51,6 +52,8 @@ pub enum Mounts {
 #[derive(Clone, Default)]
 pub struct Options {
     pub mounts: Mounts,
+    /// Of a volume that is mounted: if the tree begins on another device, somebody has put that in the way.
+    pub device: Option<u64>,
     /// If the beginning itself is a symbolic link, take what it refers to.
     pub follow: bool,
     /// Take what the symbolic links below the beginning refer to.
@@ -106,6 +109,11 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     let fail = |errno| anyhow::Error::from(Failure::new(Shown(&place), errno_text(errno), ""));
     let flags = if options.follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = rustix::fs::statat(CWD, root, flags).map_err(fail)?;
+    let check_device = |stat: &Stat| match options.device {
+        Some(device) if device != stat.st_dev => Err(led_out(image_name(root))),
+        _ => Ok(()),
+    };
+    check_device(&stat)?;
     let (slots, mut feed) = Feed::new();
     let claims = Arc::new(Claims::default());
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -130,18 +138,16 @@ pub fn read(root: &Path, options: Options) -> anyhow::Result<Feed> {
     }
     let flags = if options.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
     let fd = open_directory(CWD, root.as_os_str().as_bytes(), flags).map_err(fail)?;
+    check_device(&rustix::fs::fstat(&fd).map_err(fail)?)?;
     let top = Arc::new(Directory { fd, path: Vec::new() });
     if options.count {
-        let (fd, gauge) =
-            (open_directory(CWD, root.as_os_str().as_bytes(), flags).map_err(fail)?, Arc::clone(&feed.count));
+        let (fd, gauge) = (open_directory(&top.fd, b".", OFlags::empty()).map_err(fail)?, Arc::clone(&feed.count));
         feed.spawn(move || count(fd, &gauge));
     }
     let (jobs, received) = sync_channel(READERS);
     let received = Arc::new(Mutex::new(received));
     for _ in 0..READERS {
-        let mut reader = Reader::new(&place, &options, &claims);
-        // Elsewhere the files of one file system may differ in this number: those of overlayfs do.
-        reader.device = Some(stat.st_dev).filter(|_| options.mounts == Mounts::Foreign);
+        let reader = Reader::new(&place, &options, &claims);
         let received = Arc::clone(&received);
         feed.spawn(move || read_jobs(&received, reader));
     }

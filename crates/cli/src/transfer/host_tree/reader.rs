@@ -5,7 +5,8 @@ use super::super::batch::{
 };
 use super::super::host::{self, Named, Xattrs};
 use super::{
-    Claims, Directory, LeftOut, Options, STREAM_SIZE, entry, hidden, open_directory, problem, rest_of_stream, stream,
+    Claims, Directory, LeftOut, Mounts, Options, STREAM_SIZE, entry, hidden, open_directory, problem, rest_of_stream,
+    stream,
 };
 use crate::failure::Failure;
 use crate::show::name::{Shown, join};
@@ -20,8 +21,11 @@ pub struct Reader {
     /// Where the tree is, for messages.
     pub place: Arc<[u8]>,
     left_out: Option<LeftOut>,
-    /// The only file system whose files are taken.
-    pub device: Option<u64>,
+    /// That of the only file system whose files are taken: of our own. Elsewhere the files of one file system may differ in this number, as those
+    /// of overlayfs do.
+    device: Option<u64>,
+    /// Files have what they say that they have.
+    is_ours: bool,
     links: bool,
     wanted: Option<Wanted>,
     claims: Arc<Claims>,
@@ -37,7 +41,8 @@ impl Reader {
         Self {
             place: Arc::clone(place),
             left_out: options.left_out,
-            device: None,
+            device: options.device.filter(|_| options.mounts == Mounts::Foreign),
+            is_ours: options.device.is_some(),
             links: options.links,
             wanted: options.wanted.clone(),
             claims: Arc::clone(claims),
@@ -99,6 +104,9 @@ impl Reader {
 
     /// A file that is open, and is all there is. `is_file`: its size says how much there is to read.
     pub fn open_file(&mut self, file: OwnedFd, stat: &Stat, is_file: bool, outlet: &mut Outlet) -> Result<(), Gone> {
+        if self.device.is_some_and(|device| device != stat.st_dev) {
+            return self.push(Ok(Opened::Hidden), outlet.batch.since(outlet.batch.bytes.len()), &Vec::new, outlet);
+        }
         if !is_file || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let Some(meta) = host::meta(stat) else {
                 return outlet.push(Record::Problem(problem(&self.place, b"", Errno::INVAL)));
@@ -229,7 +237,7 @@ impl Reader {
             entry.xattrs = xattrs;
             return Ok(Opened::Done(entry));
         }
-        if meta.size == 0 && self.has_more_than_it_says(&file)? {
+        if meta.size == 0 && !self.is_ours && self.has_more_than_it_says(&file)? {
             let mut entry = entry(meta, link, Body::Parts(Vec::new()));
             entry.xattrs = xattrs;
             return Ok(Opened::Stream(entry, file));

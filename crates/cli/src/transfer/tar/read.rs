@@ -16,13 +16,14 @@ use crate::transfer::batch::{
 };
 use crate::transfer::path::{self, PATH_MAX};
 use myriad_engine::{FileType, Time};
-use myriad_format::xattr::{self, AttrIter};
-use std::collections::HashSet;
+use myriad_format::xattr::{self, AttrHeader};
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufReader, Read};
 use std::mem;
 
 /// Longest extended header of one entry: all attributes that a file can have, in their longest spelling.
-const EXTENDED_MAX: u64 = 4 << 20;
+/// A name of `%` alone is written twice, with three bytes for each.
+const EXTENDED_MAX: u64 = 8 << 20;
 /// Longest extended header for all entries. It is read again for each, so it must be short.
 const GLOBAL_MAX: u64 = 64 << 10;
 
@@ -72,12 +73,41 @@ struct Member {
     gid: Option<u64>,
     mtime: Option<Time>,
     atime: Option<Time>,
-    /// Packed.
-    xattrs: Vec<u8>,
+    xattrs: Attributes,
     sparse: Sparse,
     is_extended: bool,
     /// Something in them makes no sense.
     refusal: Option<Refusal>,
+}
+
+/// Extended attributes by name. The last value that a name is given counts, also where two programs' records say the same.
+#[derive(Default)]
+struct Attributes {
+    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Bytes that they take packed.
+    length: usize,
+}
+
+impl Attributes {
+    fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        if name.is_empty() || name.len() > xattr::NAME_MAX || name.contains(&0) {
+            return Err("the name of an extended attribute is empty or too long".into());
+        }
+        let size = |value: &[u8]| AttrHeader::SIZE + name.len() + value.len();
+        let length = self.length - self.values.get(name).map_or(0, |old| size(old)) + size(value);
+        if value.len() > xattr::VALUE_MAX || length > xattr::LIST_MAX {
+            return Err("an extended attribute of more than 64 KiB, or all of more than 1 MiB".into());
+        }
+        self.values.insert(name.to_vec(), value.to_vec());
+        self.length = length;
+        Ok(())
+    }
+
+    fn pack(&self) -> Vec<u8> {
+        let mut list = Vec::with_capacity(self.length);
+        self.values.iter().for_each(|(name, value)| xattr::push(&mut list, name, value));
+        list
+    }
 }
 
 #[derive(Default)]
@@ -405,7 +435,7 @@ impl<R: Read> Reader<'_, R> {
 
         let batch = &mut self.outlet.batch;
         let path = batch.add(&path);
-        let xattrs = batch.add(&member.xattrs);
+        let xattrs = batch.add(&member.xattrs.pack());
         let mut entry = Entry { path, meta, xattrs, link: None, body: Body::None };
         entry.body = match kind {
             b'1' => {
@@ -539,12 +569,12 @@ impl Member {
     /// Takes in one record of an extended header. An empty value takes back what an earlier one said.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         if let Some(name) = key.strip_prefix(pax::XATTR) {
-            return self.add_xattr(&pax::key_decoded(name), value);
+            return self.xattrs.set(&pax::key_decoded(name), value);
         }
         if let Some(name) = key.strip_prefix(pax::XATTR_ENCODED) {
             let name = pax::percent_decoded(name).ok_or("malformed name of an extended attribute")?;
             let value = pax::base64_decoded(value).ok_or("malformed value of an extended attribute")?;
-            return self.add_xattr(&name, &value);
+            return self.xattrs.set(&name, &value);
         }
         let bytes = (!value.is_empty()).then(|| value.to_vec());
         let number = || match value {
@@ -571,9 +601,9 @@ impl Member {
                 let name = if key.ends_with(b"access") { acl::ACCESS } else { acl::DEFAULT };
                 let binary =
                     acl::parse(value).ok_or("an ACL that is malformed, or names users this host does not know")?;
-                self.add_xattr(name, &binary)?;
+                self.xattrs.set(name, &binary)?;
             }
-            b"RHT.security.selinux" if bytes.is_some() => self.add_xattr(b"security.selinux", value)?,
+            b"RHT.security.selinux" if bytes.is_some() => self.xattrs.set(b"security.selinux", value)?,
             b"GNU.sparse.major" => {
                 self.sparse.is_sparse = true;
                 self.sparse.is_in_data = number()? == Some(1);
@@ -599,24 +629,6 @@ impl Member {
         Ok(())
     }
 
-    fn add_xattr(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        if name.is_empty() || name.len() > xattr::NAME_MAX || name.contains(&0) {
-            return Err("the name of an extended attribute is empty or too long".into());
-        }
-        if value.len() > xattr::VALUE_MAX || self.xattrs.len() + name.len() + value.len() + 5 > xattr::LIST_MAX {
-            return Err("an extended attribute of more than 64 KiB, or all of more than 1 MiB".into());
-        }
-        // The last one of a name counts; of two records for one attribute, too.
-        if AttrIter::new(&self.xattrs).flatten().any(|(other, _)| other == name) {
-            let mut others = Vec::with_capacity(self.xattrs.len());
-            let all = AttrIter::new(&self.xattrs).flatten();
-            all.filter(|(other, _)| *other != name).for_each(|(other, value)| xattr::push(&mut others, other, value));
-            self.xattrs = others;
-        }
-        xattr::push(&mut self.xattrs, name, value);
-        Ok(())
-    }
-
     /// Takes what a header for all says where none for this entry does.
     fn fill_in(&mut self, global: Self) {
         self.path = self.path.take().or(global.path);
@@ -627,8 +639,9 @@ impl Member {
         self.mtime = self.mtime.or(global.mtime);
         self.atime = self.atime.or(global.atime);
         self.refusal = self.refusal.take().or(global.refusal);
-        // The last one of a name counts.
-        self.xattrs = [global.xattrs, mem::take(&mut self.xattrs)].concat();
+        for (name, value) in global.xattrs.values {
+            self.xattrs.values.entry(name).or_insert(value);
+        }
     }
 
     /// The entry's name, as the archive has it.

@@ -3,7 +3,7 @@
 use super::header::{self, put_number, seal};
 use super::{BLOCK, Writer, pax};
 use crate::transfer::acl;
-use crate::transfer::batch::{Body, Feed, Meta, Next, Record};
+use crate::transfer::batch::{Batch, Body, Entry, Feed, Meta, Next, Record, Segment};
 use myriad_engine::FileType;
 use myriad_format::xattr::AttrIter;
 use std::collections::BTreeMap;
@@ -264,6 +264,44 @@ fn an_attribute_with_an_equals_sign_in_its_name_keeps_it() {
         assert_eq!(errors, [""; 0]);
         assert_eq!(seen[&b"x"[..]].xattrs, [("user.a=b%".to_owned(), b"c=d".to_vec())]);
     }
+}
+
+/// An archive of our own was refused as hostile: each name has twice three bytes for one.
+#[test]
+fn the_longest_list_of_attributes_comes_back() {
+    let mut list = Vec::new();
+    for number in 0.. {
+        let name = format!("user.{}{number:05}", "%".repeat(245));
+        if list.len() + name.len() + 5 > myriad_format::xattr::LIST_MAX {
+            break;
+        }
+        myriad_format::xattr::push(&mut list, name.as_bytes(), b"");
+    }
+    let (archive, _) = archive_of(&list, 0, b"");
+    let (seen, errors) = read(&archive);
+    assert_eq!(errors, [""; 0]);
+    assert!(seen[&b"x"[..]].xattrs.len() > 4000);
+}
+
+/// A file that grew in front of the reader was a panic in the middle of a backup.
+#[test]
+fn more_content_than_was_said_is_an_error() {
+    let (_, result) = archive_of(&[], 3, b"more");
+    assert_eq!(result.unwrap_err().to_string(), "a file has more content than it said");
+}
+
+/// An archive of one file with these attributes, which said that it has so many bytes and has these.
+fn archive_of(xattrs: &[u8], said: u64, content: &[u8]) -> (Vec<u8>, std::io::Result<()>) {
+    let mut batch = Batch::default();
+    let (path, xattrs) = (batch.add(b"x"), batch.add(xattrs));
+    let mode = FileType::File.mode_bits() | 0o644;
+    let meta = Meta { mode, uid: 0, gid: 0, rdev: 0, size: said, mtime: 0, atime: None };
+    let body = Body::Parts(vec![Segment { offset: 0, length: said }]);
+    let mut writer = Writer::new(Vec::new());
+    writer.entry(&batch, &Entry { path, meta, xattrs, link: None, body }, None).unwrap();
+    let result = writer.data(content);
+    let finished = if result.is_ok() { writer.finish().unwrap() } else { Vec::new() };
+    (finished, result)
 }
 
 #[test]

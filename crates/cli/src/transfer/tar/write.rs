@@ -153,8 +153,11 @@ impl<W: Write> Writer<W> {
 
     /// Further data of the entry, in order.
     pub fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(missing) = self.missing.checked_sub(bytes.len() as u64) else {
+            return Err(io::Error::other("a file has more content than it said"));
+        };
         self.output.write_all(bytes)?;
-        self.missing -= bytes.len() as u64;
+        self.missing = missing;
         self.pad_if_done()
     }
 
