@@ -91,6 +91,9 @@ pub enum CheckError {
     /// The log device is another's, or its log is lost; repair would write over it.
     #[error("the log device holds no log of this volume that can be read")]
     ForeignLog,
+    /// The log device has the volume's log as of another moment; repair would write over it.
+    #[error("the log device holds a log of another state of this volume, or the end of its log is lost")]
+    OtherLog,
     /// The log is not where the superblock says, or cannot be read through this device.
     #[error("{0}")]
     Log(String),

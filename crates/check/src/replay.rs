@@ -6,7 +6,7 @@ use crate::options::CheckError;
 use crate::report::{Finding, LogLoss, Place};
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, state};
-use myriad_format::{BlockHeader, BlockKind, FsBlock, Lsn, header};
+use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, Lsn, header};
 use myriad_log::{Emptied, Home, LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub(crate) struct Replay {
     pub checkpoints: u64,
     /// What is wrong with the log.
     pub findings: Vec<Finding>,
+    /// It is of another state of the volume, or its end is lost.
+    pub is_anothers: bool,
     /// A repair that did not end was emptying the log: all that it held is home.
     pub is_emptied: bool,
     /// What became of a log that cannot be read and was needed.
@@ -42,9 +44,16 @@ impl Replay {
             head: Lsn(0),
             checkpoints: 0,
             findings: Vec::new(),
+            is_anothers: false,
             is_emptied: false,
             loss: None,
         }
+    }
+
+    /// LSN at which a new log begins; 0 of a volume that has none.
+    pub fn first(&self, geometry: &Geometry) -> Lsn {
+        let unit = myriad_format::log::unit(geometry.block_size()) as u64;
+        Lsn(self.place.as_ref().map_or(0, |_| self.head.0.next_multiple_of(unit)))
     }
 
     /// There is a log, and it cannot be read as it should be: how many groups there are, nobody may know.
@@ -84,6 +93,7 @@ pub(crate) fn replay(
         length,
         block_size: geometry.block_size(),
         volume: superblock.volume(),
+        known_end: superblock.log_end(),
     };
     let is_needed = superblock.state.get() == state::IN_USE || is_copy;
     let reach = match (is_written, is_needed) {
@@ -110,7 +120,7 @@ pub(crate) fn replay(
             }
         }
         Err(LogError::Io { op, offset, source }) if is_written => return Err(CheckError::Io { op, offset, source }),
-        Err(error @ (LogError::Corrupt(_) | LogError::Io { .. })) => {
+        Err(error @ (LogError::Corrupt(_) | LogError::OtherEnd { .. } | LogError::Io { .. })) => {
             // An order without a log has brought everything home itself, and what lies in the ring is older.
             let counts = is_needed && !is_written && superblock.is_logged();
             if let Some(emptied) = myriad_log::emptied(&place).filter(|_| !is_written) {
@@ -119,6 +129,7 @@ pub(crate) fn replay(
                 replay.is_emptied = true;
                 replay.loss = loss_of(emptied).filter(|_| counts);
             } else {
+                replay.is_anothers = matches!(error, LogError::OtherEnd { .. });
                 replay.findings.push(finding(error.to_string()));
             }
             if counts && !replay.is_emptied {

@@ -63,6 +63,7 @@ fn place_of(device: &Arc<MemoryDevice>) -> (LogPlace, Geometry) {
         length: superblock.log_blocks.get() * BLOCK as u64,
         block_size: BLOCK,
         volume: superblock.volume(),
+        known_end: superblock.log_end(),
     };
     (place, superblock.geometry())
 }

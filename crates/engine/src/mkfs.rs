@@ -319,6 +319,7 @@ pub(crate) fn log_place(
         length: sb.log_blocks.get() * block,
         block_size: block as usize,
         volume: sb.header.volume,
+        known_end: sb.log_end(),
     }))
 }
 

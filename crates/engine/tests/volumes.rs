@@ -1,6 +1,6 @@
 //! Volumes as a whole: opened in every way, small caches, full logs, logs of their own.
 
-use myriad_check::{Options as CheckOptions, check};
+use myriad_check::{CheckError, Options as CheckOptions, check};
 use myriad_device::{Access, BlockDevice, FileDevice, MemoryDevice};
 use myriad_engine::{
     Allocation, Clock, Cred, DirPref, DirPrefVersion, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions, Order,
@@ -313,6 +313,52 @@ fn a_log_on_its_own_device() {
     assert_eq!(fs.session(Cred::root()).read_dir("/").unwrap().count(), 5000);
     fs.close().unwrap();
     assert_sound(&second, Some(second_log));
+}
+
+/// A log that was put back from an older copy was replayed over what is newer: at once, or after the next crash.
+#[test]
+fn a_log_of_another_state_is_refused() {
+    let (device, log) = (device(64 << 20), device(4 << 20));
+    Fs::format_device(device.clone(), Some(log.clone()), &MkfsOptions::default()).unwrap();
+    let open = |device: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>, read_only| {
+        Fs::open_device(device.clone(), Some(log.clone()), MountOptions { read_only, ..quiet() })
+    };
+    let make = |fs: &Fs, name: &str| {
+        fs.session(Cred::root()).create(name, 0o644).unwrap();
+        fs.sync().unwrap();
+    };
+    let fs = open(&device, &log, false).unwrap();
+    make(&fs, "before");
+    let older = crashed(&log);
+    make(&fs, "between");
+    fs.close().unwrap();
+    let (closed, of_closed) = (crashed(&device), crashed(&log));
+    let fs = open(&device, &log, false).unwrap();
+    make(&fs, "after");
+    let (in_use, newest) = (crashed(&device), crashed(&log));
+    for (device, log) in [(&in_use, &older), (&closed, &older), (&closed, &newest)] {
+        for read_only in [false, true] {
+            let refused = open(device, log, read_only).map(drop).unwrap_err().to_string();
+            assert!(refused.contains("it is of another state of the volume"), "{refused}");
+        }
+        let report = check(device.clone(), Some(log.clone()), &CheckOptions::default()).unwrap();
+        assert!(report.findings.iter().any(|found| found.message.contains("another state")), "{report:?}");
+        // Whoever has the right one should name that.
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
+        let refused = check(device.clone(), Some(log.clone()), &repair);
+        assert!(matches!(refused, Err(CheckError::OtherLog)), "{refused:?}");
+        let repaired = [device, log].map(crashed);
+        let options = CheckOptions { new_log: true, ..repair };
+        check(repaired[0].clone(), Some(repaired[1].clone()), &options).unwrap();
+        open(&repaired[0], &repaired[1], false).unwrap().close().unwrap();
+        assert_sound(&repaired[0], Some(repaired[1].clone()));
+    }
+    for (device, log, files) in [(in_use, newest, 3), (closed, of_closed, 2)] {
+        let fs = open(&device, &log, false).unwrap();
+        assert_eq!(fs.session(Cred::root()).read_dir("/").unwrap().count(), files);
+        fs.close().unwrap();
+        assert_sound(&device, Some(log));
+    }
 }
 
 #[test]

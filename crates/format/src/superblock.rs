@@ -15,7 +15,7 @@ use crate::header;
 use crate::kind::{BlockKind, SUPERBLOCK_SIZE};
 use crate::on_disk::on_disk;
 use crate::pointers::FRAGMENT_BITS_MAX;
-use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, address, bitmap, checksum, table};
+use crate::{AgNo, Corrupt, FsBlock, Geometry, Incompatible, Lsn, address, bitmap, checksum, table};
 use zerocopy::little_endian::{I64, U32, U64};
 
 /// Version of the format this build writes.
@@ -106,7 +106,10 @@ on_disk! {
         /// Two names that exchange what they name, see `exchange`; all zero but while they do.
         392 => exchange_source: crate::exchange::ExchangedName,
         432 => exchange_target: crate::exchange::ExchangedName,
-        472 => reserved_end: [u8; 40],
+        /// LSN at which the log ended when this was written, see [`Superblock::log_end`].
+        472 => log_end: U64,
+        480 => log_end_mount: U64,
+        488 => reserved_end: [u8; 24],
     }
 }
 
@@ -193,6 +196,17 @@ impl Superblock {
         }
         raw.check()?;
         Ok(*raw)
+    }
+
+    /// Where the log ended when this was written; 0: not known. Builds that know nothing of this leave the number as it is, and raise that of the mount.
+    pub fn log_end(&self) -> Lsn {
+        if self.log_end_mount == self.mount_nonce { Lsn(self.log_end.get()) } else { Lsn(0) }
+    }
+
+    /// Notes where the log ends, for the mount that is noted.
+    pub fn set_log_end(&mut self, end: Lsn) {
+        self.log_end.set(end.0);
+        self.log_end_mount = self.mount_nonce;
     }
 
     /// Whether what changed the volume last had a log.

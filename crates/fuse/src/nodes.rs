@@ -99,33 +99,38 @@ impl Nodes {
         self.shard(id).0.lock().get(&id).map(|known| Node::from_parts(id, known.generation))
     }
 
-    /// The kernel is told of an inode once more, by who knows that it has the number: he has made it, or the kernel keeps its name as it is.
+    /// The kernel is told of an inode once more, by who has made it, or looked while the kernel kept its name as it is: the number is its own.
     pub fn learn(&self, node: Node) {
         self.suppose(node);
-        self.confirm(node);
+        if let Some(known) = self.shard(node.ino()).0.lock().get_mut(&node.ino()) {
+            known.generation = node.generation();
+        }
     }
 
-    /// As [`Self::learn`], by who looked before, and has to look again: the number may have changed hands since. So what is known of it
-    /// stays until he has ([`Self::confirm`]).
-    pub fn suppose(&self, node: Node) {
+    /// As [`Self::learn`], by who looked before, and has to look again: the number may have changed hands since. So what is known of it stays;
+    /// the generation that it is known to have.
+    pub fn suppose(&self, node: Node) -> u32 {
         if node.ino() == self.root.ino() {
-            return;
+            return node.generation();
         }
         match self.shard(node.ino()).0.lock().entry(node.ino()) {
-            Entry::Occupied(mut known) => known.get_mut().lookups += 1,
+            Entry::Occupied(mut known) => {
+                known.get_mut().lookups += 1;
+                known.get().generation
+            }
             Entry::Vacant(vacant) => {
                 vacant.insert(Known { lookups: 1, generation: node.generation(), held: false });
                 self.count.fetch_add(1, Ordering::Relaxed);
+                node.generation()
             }
         }
     }
 
-    /// An inode of which the kernel has been told has its number. Whether another one was taken to have it: then it was not kept for the kernel
-    /// until now, and may have gone.
-    pub fn confirm(&self, node: Node) -> bool {
+    /// The number is the node's, where it was known with generation `known`. False if somebody knows better meanwhile.
+    pub fn exchange(&self, node: Node, known: u32) -> bool {
         let mut shard = self.shard(node.ino()).0.lock();
-        let known = shard.get_mut(&node.ino()).filter(|known| known.generation != node.generation());
-        known.map(|known| known.generation = node.generation()).is_some()
+        let found = shard.get_mut(&node.ino()).filter(|found| found.generation == known);
+        found.map(|found| found.generation = node.generation()).is_some()
     }
 
     /// The kernel is told of a new file without a name, which the engine holds already.
@@ -262,12 +267,11 @@ mod tests {
         // Who looked before the number changed hands does not turn it back, however far apart the two files were made.
         for new in [5, 3 + (1 << 31) + 5, 2].map(|generation| Node::from_parts(7, generation)) {
             nodes.learn(new);
-            nodes.suppose(file);
+            assert_eq!(nodes.suppose(file), new.generation());
             assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(new), None));
-            // Who looked before was the first to say so.
-            nodes.suppose(file);
-            nodes.suppose(new);
-            assert!(nodes.confirm(new) && !nodes.confirm(new));
+            // Who looked before was the first to say so, and does not take back what others know by now.
+            assert_eq!((nodes.suppose(file), nodes.suppose(new)), (3, 3));
+            assert!(nodes.exchange(new, 3) && !nodes.exchange(file, 3));
             assert_eq!((nodes.find(7), nodes.forget(7, 2)), (Some(new), None));
         }
         // More than was told is no reason to fall over.

@@ -1,5 +1,6 @@
 //! Where a log lies, the arithmetic of its ring, and what can go wrong.
 
+use crate::recover::Reach;
 use myriad_device::BlockDevice;
 use myriad_format::log::{ANCHOR_UNITS, unit};
 use myriad_format::{Corrupt, Lsn};
@@ -23,6 +24,9 @@ pub struct LogPlace {
     pub length: u64,
     pub block_size: usize,
     pub volume: [u8; 16],
+    /// Where the log ended when the volume was opened or closed. If it is needed and ends before, it is an older copy, or has lost what followed. If it
+    /// is not needed, because the volume was closed, it ends there. Not asked of a log that somebody may be writing to. 0: nobody knows.
+    pub known_end: Lsn,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,9 @@ pub enum LogError {
     Io { op: &'static str, offset: u64, source: io::Error },
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// The volume knows the log otherwise: to begin with, this is an older copy of it.
+    #[error("log: it ends at lsn {}, where {} is its end, as the volume knows: it is of another state of the volume, or its end is lost", end.0, known.0)]
+    OtherEnd { end: Lsn, known: Lsn },
     /// The caller's description of the log cannot be right for this device.
     #[error("log place: {field} cannot be {value}")]
     Place { field: &'static str, value: u64 },
@@ -97,6 +104,16 @@ impl LogPlace {
             unit,
             granule: granule(self.block_size),
         })
+    }
+
+    /// Refuses a log that the volume has known to end elsewhere: to begin with, an older copy of it.
+    pub(crate) fn check_known_end(&self, end: Lsn, reach: Reach) -> Result<(), LogError> {
+        let is_known = match reach {
+            Reach::Ring => end >= self.known_end,
+            Reach::End => end == self.known_end || self.known_end.0 == 0,
+            Reach::Written => true,
+        };
+        if is_known { Ok(()) } else { Err(LogError::OtherEnd { end, known: self.known_end }) }
     }
 
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), LogError> {

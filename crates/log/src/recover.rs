@@ -131,6 +131,7 @@ impl Scan {
         if reach == Reach::Ring || reach == Reach::End && !has_both {
             check_end(place, &ring, head, reader.end)?;
         }
+        place.check_known_end(head, reach)?;
         let mut bytes = reader.bytes;
         // What was read ahead of the head, and maybe of a checkpoint that does not count.
         bytes.truncate((head.0 - anchor.tail.0) as usize);

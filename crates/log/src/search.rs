@@ -84,12 +84,13 @@ pub fn search(place: &LogPlace, mut home_of: impl FnMut(FsBlock) -> Home) -> Res
     let (time, head) = (newest.time.get(), end_of(newest, &ring));
     whole.reverse();
     let first = &whole[0].0;
+    let is_old = head < place.known_end;
     let missing = missing_before(place, &ring, &units, first, head)
         + whole.windows(2).map(|pair| pair[1].0.sequence.get() - pair[0].0.sequence.get() - 1).sum::<u64>()
-        + u64::from(is_end_unreadable(&ring, &units, head));
-    // LSN behind the last gap: what is older is believed of blocks that say who they are, and of no other.
+        + u64::from(is_end_unreadable(&ring, &units, head) || is_old);
+    // LSN behind the last gap: what is older is believed of blocks that say who they are, and of no other. A log that ends too soon has a gap there.
     let is_gap = |pair: &&[(CheckpointHeader, Vec<u8>)]| pair[1].0.sequence.get() > pair[0].0.sequence.get() + 1;
-    let sure = whole.windows(2).rfind(is_gap).map_or(0, |pair| pair[1].0.lsn.get());
+    let sure = if is_old { head.0 } else { whole.windows(2).rfind(is_gap).map_or(0, |pair| pair[1].0.lsn.get()) };
 
     let (mut changes, mut pending, mut log) = (Changes::default(), Vec::new(), Vec::new());
     let checkpoints = whole.len() as u64;
@@ -115,6 +116,10 @@ pub fn search(place: &LogPlace, mut home_of: impl FnMut(FsBlock) -> Home) -> Res
         }
     });
     let overlay = changes.into_overlay(place.block_size, log);
+    if is_old {
+        // Somebody may have them by now.
+        pending.clear();
+    }
     Ok(Some(Found { overlay, pending, checkpoints, missing, head, time }))
 }
 

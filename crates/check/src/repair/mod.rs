@@ -41,7 +41,7 @@ use crate::blocks::Blocks;
 use crate::checksums;
 use crate::exchange;
 use crate::findings::number;
-use crate::io::Reader;
+use crate::io::{LSN_BELIEVED, Reader};
 use crate::look::{Outcome, Writer, look, probe_groups};
 use crate::options::{CheckError, Options, Progress};
 use crate::replay::{Replay, emptied, replay};
@@ -227,7 +227,13 @@ impl<'a> Repair<'a> {
         if replayed.is_foreign() && superblock.has_external_log() && !options.new_log {
             return Err(CheckError::ForeignLog);
         }
+        if replayed.is_anothers && superblock.has_external_log() && !options.new_log {
+            return Err(CheckError::OtherLog);
+        }
         exchange::finish(&**device)?;
+        if superblock.log_end().0 <= LSN_BELIEVED {
+            replayed.head = replayed.head.max(superblock.log_end());
+        }
         if is_log_damaged {
             // The new log begins beyond every LSN that a block has, known to the old one or not.
             replayed.head = replayed.head.max(Lsn(lsn_max.0 + 1));
@@ -271,6 +277,7 @@ impl<'a> Repair<'a> {
             tables: BTreeMap::new(),
             are_trees_old: false,
             unmade_log: None,
+            log_begins: replayed.first(&geometry),
             torn: BTreeSet::new(),
             doubted: BTreeSet::new(),
             inode_trees: BTreeSet::new(),
@@ -400,6 +407,7 @@ impl<'a> Repair<'a> {
             sb.state.set(volume_state::CLEAN);
         }
         sb.leftovers = 0;
+        sb.set_log_end(self.log_begins);
         sb.features_compatible.set(sb.features_compatible.get() | self.features);
         let sb = *sb;
         superblock::copies(self.geometry.ag_count)
@@ -568,6 +576,7 @@ type UnmadeLog = (LogPlace, Lsn);
 /// places say what was lost with it.
 fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> Result<Option<UnmadeLog>, CheckError> {
     let is_damaged = replay.is_damaged();
+    let first = replay.first(geometry);
     let Some(place) = replay.place else { return Ok(None) };
     let unit = myriad_format::log::unit(geometry.block_size()) as u64;
     if is_damaged {
@@ -593,7 +602,6 @@ fn empty_log(geometry: &Geometry, replay: Replay, actions: &mut Vec<String>) -> 
             None => "made the log empty: the volume did not need it".to_owned(),
         });
     }
-    let first = Lsn(replay.head.0.next_multiple_of(unit));
     if is_damaged {
         return Ok(Some((place, first)));
     }

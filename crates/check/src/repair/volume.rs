@@ -12,7 +12,7 @@ use myriad_format::btree::INODE_CHUNKS;
 use myriad_format::choices::Choices;
 use myriad_format::inode::RawInode;
 use myriad_format::superblock::{NO_MOUNT, Superblock, state as volume_state};
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher};
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, Lsn, NameHasher};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,6 +65,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) are_trees_old: bool,
     /// The log, once the groups are written.
     pub(super) unmade_log: Option<super::UnmadeLog>,
+    /// Where a log that is made anew begins, and so ends.
+    pub(super) log_begins: Lsn,
     /// Blocks of inodes that were torn.
     pub(crate) torn: BTreeSet<FsBlock>,
     /// Inodes of these whose names were not found where they say.
@@ -390,8 +392,11 @@ impl Repair<'_> {
 
 /// What says that a volume is being repaired: it was not closed cleanly, and nobody has it mounted.
 pub(crate) fn in_use(mut sb: Superblock) -> Superblock {
+    let log_end = sb.log_end();
     sb.state.set(volume_state::IN_USE);
     sb.mount_nonce.set(NO_MOUNT);
+    // Until the log is made anew, it is the one that the volume knows.
+    sb.set_log_end(log_end);
     sb
 }
 

@@ -25,6 +25,7 @@ impl Image {
             length: self.log_blocks * size,
             block_size: self.geometry.block_size(),
             volume: VOLUME,
+            known_end: myriad_format::Lsn(0),
         }
     }
 

@@ -84,6 +84,23 @@ impl HostTarget {
         Ok(())
     }
 
+    /// Gives what was just made its attributes. What has its name by now may be another's, and stays.
+    fn finish_held(
+        &self,
+        (dir, name): (&OwnedFd, &[u8]),
+        (host_type, rdev): (HostType, u64),
+        attrs: &Attrs,
+        xattrs: &[u8],
+    ) -> Result<()> {
+        match hold(dir, name, host_type, rdev) {
+            Err(Error::Refused(Errno::STALE)) => Err(Errno::STALE.into()),
+            held => {
+                let made = held.and_then(|made| self.set_held((dir, name), &made, attrs, xattrs));
+                self.undo(dir, name, made)
+            }
+        }
+    }
+
     /// Gives a file its owner; what is left to give it. A host that does not take owners gets the file without, and without the set-id bits that
     /// were meant for its owner.
     fn give_owner(
@@ -163,16 +180,20 @@ fn if_there(removed: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// Whether the file system of a file has no room even for its attributes.
+/// Whether the file system of a file has no room even for its attributes. Some of it may be left for root alone.
 fn is_full(file: &OwnedFd) -> bool {
-    rustix::fs::fstatvfs(file).is_ok_and(|total| total.f_bavail.saturating_mul(total.f_frsize) < xattr::LIST_MAX as u64)
+    let is_root = rustix::process::geteuid().is_root();
+    rustix::fs::fstatvfs(file).is_ok_and(|total| {
+        let free = if is_root { total.f_bfree } else { total.f_bavail };
+        free.saturating_mul(total.f_frsize) < xattr::VALUE_MAX as u64
+    })
 }
 
 /// Holds what was just made at a name, to change nothing else though somebody gives the name to another file: ESTALE if that has happened.
 fn hold(dir: &OwnedFd, name: &[u8], host_type: HostType, rdev: u64) -> Result<OwnedFd> {
     let made = rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&made)?;
-    let is_it = HostType::from_raw_mode(stat.st_mode) == host_type && stat.st_nlink == 1 && stat.st_rdev == rdev;
+    let is_it = HostType::from_raw_mode(stat.st_mode) == host_type && stat.st_nlink <= 1 && stat.st_rdev == rdev;
     if is_it { Ok(made) } else { Err(Errno::STALE.into()) }
 }
 
@@ -336,9 +357,7 @@ impl Target for HostTarget {
 
     fn make_symlink(&self, dir: &Self::Dir, name: &[u8], target: &[u8], attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
         rustix::fs::symlinkat(target, dir, name)?;
-        let made = hold(dir, name, HostType::Symlink, 0);
-        let made = made.and_then(|made| self.set_held((dir, name), &made, attrs, xattrs));
-        self.undo(dir, name, made)
+        self.finish_held((dir, name), (HostType::Symlink, 0), attrs, xattrs)
     }
 
     fn make_node(&self, dir: &Self::Dir, name: &[u8], meta: &Meta, attrs: &Attrs, xattrs: &[u8]) -> Result<()> {
@@ -353,9 +372,7 @@ impl Target for HostTarget {
         let mask = if attrs.drops_acl { 0o700 } else { 0o7777 };
         let mode = Mode::from_raw_mode((attrs.mode.unwrap_or(0o600) & mask).into());
         rustix::fs::mknodat(dir, name, host_type, mode, meta.rdev)?;
-        let made = hold(dir, name, host_type, rdev_of(host_type, meta));
-        let made = made.and_then(|made| self.set_held((dir, name), &made, attrs, xattrs));
-        self.undo(dir, name, made)
+        self.finish_held((dir, name), (host_type, rdev_of(host_type, meta)), attrs, xattrs)
     }
 
     fn link(&self, (from, source): (&Self::Dir, &[u8]), (dir, name): (&Self::Dir, &[u8])) -> Result<()> {
@@ -430,9 +447,12 @@ mod tests {
         assert_eq!(held("fifo", HostType::Fifo, 7).unwrap_err(), Errno::STALE);
         // Taken after it was held, it is the FIFO all the same that gets mode and owner.
         let made = held("fifo", HostType::Fifo, 0).unwrap();
+        let target = HostTarget::new(Vec::new(), Guard::Always);
+        let finished = target.finish_held((&dir, b"link"), (HostType::Fifo, 0), &Attrs::default(), &[]);
+        assert_eq!(finished.unwrap_err().errno(), Errno::STALE);
+        assert!(std::fs::symlink_metadata(path("link")).is_ok(), "it is another's");
         std::fs::rename(path("fifo"), path("moved")).unwrap();
         symlink(path("victim"), path("fifo")).unwrap();
-        let target = HostTarget::new(Vec::new(), Guard::Always);
         let own = std::fs::metadata(path("moved")).unwrap();
         let attrs = Attrs { mode: Some(0o6755), owner: Some((own.uid(), own.gid())), ..Attrs::default() };
         target.set_held((&dir, b"fifo"), &made, &attrs, &[]).unwrap();

@@ -593,6 +593,9 @@ fn explain(error: CheckError, name: &str) -> anyhow::Error {
         CheckError::ForeignLog => {
             "name the right --log-device; if it is the right one, its log is lost, and --new-log begins a new one"
         }
+        CheckError::OtherLog => {
+            "name the right --log-device, or put it back as it was; --new-log goes on with what can be believed of this one"
+        }
         CheckError::Io { .. } => "see the host's log, and copy the image while it can be read",
         CheckError::Repair(_) | CheckError::NoRoom => "copy what can be read to a new volume",
     };

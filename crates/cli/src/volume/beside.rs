@@ -131,6 +131,7 @@ fn state_of(device: &Arc<FileDevice>, place: &str) -> Option<State> {
         length: superblock.log_blocks.get() * block_size as u64,
         block_size,
         volume: superblock.volume(),
+        known_end: Lsn(0),
     };
     let head = myriad_log::recover(&log, Reach::Written).ok()?.head;
     Some(State { mount, head })

@@ -9,8 +9,8 @@ use crate::mount::control;
 use anyhow::Result;
 use myriad_device::{Access, BlockDevice, FileDevice, Holder, InUse, OpenError};
 use myriad_engine::{Error, Truncated};
-use myriad_format::FsBlock;
 use myriad_format::superblock::{Superblock, SuperblockError, state};
+use myriad_format::{FsBlock, Lsn};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -181,8 +181,9 @@ pub fn log(
         length: superblock.log_blocks.get() * block_size as u64,
         block_size,
         volume: superblock.volume(),
+        known_end: Lsn(0),
     };
-    // Somebody may be writing to it.
+    // Somebody may be writing to it, and what lies there is shown whatever it is.
     let recovered = myriad_log::recover(&log_place, myriad_log::Reach::End)
         .map_err(|error| Failure::new(place, error.to_string(), "run myriad fsck"))?;
     Ok(Some(recovered))

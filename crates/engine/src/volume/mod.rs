@@ -49,7 +49,7 @@ use myriad_device::{BlockDevice, BufferPool};
 use myriad_format::choices::Choices;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
-use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_format::{Corrupt, Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
@@ -91,6 +91,8 @@ pub(crate) struct Volume {
     pub choices: Choices,
     pub root: Ino,
     pub log_is_external: bool,
+    /// LSN at which the log ends; 0 without one.
+    pub log_end: AtomicU64,
     pub recovered: bool,
     pub epoch: OpenEpoch,
     /// What orders `sync` and `softdep` keep beside it.
@@ -178,6 +180,7 @@ impl Volume {
         )?;
         cache.bound_directories(options.dir_cache_limit());
         let log_capacity = log.as_ref().map(Log::capacity);
+        let log_end = log.as_ref().map_or(0, |log| log.head().0);
         let checkpointer = Checkpointer::new(log, pending, geometry.block_size());
         let seed = options.seed.unwrap_or_else(|| rand_seed(&superblock));
         let frames = cache.frame_count() as u64;
@@ -198,6 +201,7 @@ impl Volume {
             device,
             root: Ino(superblock.root_ino.get()),
             log_is_external,
+            log_end: AtomicU64::new(log_end),
             recovered,
             epoch: OpenEpoch::new(geometry.granule_size()),
             soft: order.goes_by_rounds().then(|| Soft::new(geometry.block_size(), &options)),
@@ -340,6 +344,11 @@ fn now(clock: &Clock) -> Time {
 pub(crate) fn log_open_error(error: LogError) -> Error {
     match error {
         LogError::Corrupt(corrupt) => corrupt.into(),
+        LogError::OtherEnd { end, known } => {
+            let field =
+                "end; it is of another state of the volume, or a part of it is lost; the end that the volume knows";
+            Corrupt::Log { lsn: end, field, value: known.0 }.into()
+        }
         LogError::HostFull { source, .. } => Error::HostFull(source),
         LogError::Io { op: "read", offset, source } => Error::io("read of the log", offset, source),
         LogError::Io { op: "flush", source, .. } => Error::host("device flush of the log", source),

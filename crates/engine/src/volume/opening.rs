@@ -99,7 +99,8 @@ pub(super) fn recover_log(place: Option<LogPlace>, superblock: &Superblock, read
         (Some(log), found)
     };
     if !is_needed {
-        // Closed cleanly, a volume has its free blocks in its groups. What the log names beside them is another state's: it is an older copy.
+        // Closed cleanly, a volume has its free blocks in its groups. What the log names beside them is another state's: an older copy's, of a volume
+        // that does not say where its log ends.
         return Ok(RecoveredLog { log, ..RecoveredLog::default() });
     }
     // The log knows blocks, but not the volume's size.

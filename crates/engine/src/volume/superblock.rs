@@ -8,7 +8,7 @@ use crate::order::Look;
 use crate::types::Order;
 use myriad_device::AlignedBuf;
 use myriad_format::superblock::{NO_MOUNT, Superblock, feature, leftovers, state};
-use myriad_format::{BlockKind, FsBlock, header};
+use myriad_format::{BlockKind, FsBlock, Lsn, header};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -48,6 +48,7 @@ impl Volume {
                     raw.last_order = U32::new(self.order as u32);
                 }
             }
+            raw.set_log_end(Lsn(self.log_end.load(Ordering::Relaxed)));
             image.copy_from_slice(&bytes);
         }
         drop(look);

@@ -387,8 +387,8 @@ impl VolumeService {
         if !is_owner || is_super_users && !has_capability(header, Capability::SetImmutable) {
             return Err(Errno::PERM);
         }
-        // Before Linux 5.13 it asks nothing at all.
-        if self.is_mounted_read_only() {
+        // Before Linux 5.13, which brought that flag as well, it asks nothing at all.
+        if !self.agreement.setxattr_ext && self.is_mounted_read_only() {
             return Err(Errno::ROFS);
         }
         let settling = self.begin_settling(header, &stat, flags)?;

@@ -33,9 +33,13 @@ impl VolumeService {
                 // on, it stays; it may have gone in between, and its number be another's.
                 let node = stat.node();
                 self.tellings.tell(self.nodes.id(node), header.pid);
-                self.nodes.suppose(node);
+                let known = self.nodes.suppose(node);
                 let told = self.kernel.stat_node(node).map_err(errno).and_then(|mut stat| {
-                    if self.nodes.confirm(node) {
+                    if known != node.generation() {
+                        // Another file was taken to have the number, and this one was not kept for the kernel until now.
+                        if !self.nodes.exchange(node, known) && self.nodes.find(node.ino()) != Some(node) {
+                            return Err(Errno::STALE);
+                        }
                         stat = self.kernel.stat_node(node).map_err(errno)?;
                     }
                     if stat.nlink == 0 && !self.nodes.holds(node) {

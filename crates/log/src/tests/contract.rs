@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::checkpoint::Link;
-use crate::{Emptied, emptied, erase, forget, recover};
+use crate::{Emptied, Home, emptied, erase, forget, recover, search};
 use myriad_device::BlockDevice;
 
 #[test]
@@ -235,6 +235,39 @@ fn another_volumes_log_is_not_ours() {
     disk.poke(ring_offset(&place, link.lsn), filler(1, 9, 9).seal([1; 16], link, 0).bytes());
     assert_eq!(open(&place).1.checkpoints, 1);
     is_corrupt(Log::open(LogPlace { volume: [1; 16], ..place }, Reach::Ring), "anchor pair");
+}
+
+/// An older copy of a log was replayed over what is newer.
+#[test]
+fn a_log_that_ends_before_its_known_end_is_refused() {
+    let is_other =
+        |result: Result<(), LogError>| assert!(matches!(result, Err(LogError::OtherEnd { .. })), "{result:?}");
+    let (disk, place) = new_log(8);
+    let mut log = open(&place).0;
+    append(&mut log, filler(1, 1, 1));
+    let copy = disk.peek(0, place.length as usize);
+    append(&mut log, filler(1, 2, 2));
+    let knowing = LogPlace { known_end: log.head(), ..place.clone() };
+    drop(log);
+    for reach in [Reach::Ring, Reach::End] {
+        assert_eq!(recover(&knowing, reach).unwrap().checkpoints, 2);
+    }
+    // A newer one is none of a volume that was closed before.
+    let before = LogPlace { known_end: Lsn(knowing.known_end.0 - 512), ..place.clone() };
+    assert_eq!(recover(&before, Reach::Ring).unwrap().checkpoints, 2);
+    is_other(recover(&before, Reach::End).map(drop));
+    disk.poke(0, &copy);
+    assert_eq!(recover(&place, Reach::Ring).unwrap().checkpoints, 1, "what this is about");
+    is_other(recover(&knowing, Reach::Ring).map(drop));
+    is_other(Log::open(knowing.clone(), Reach::Ring).map(drop));
+    // One that was closed does not need it, but its next crash would.
+    is_other(recover(&knowing, Reach::End).map(drop));
+    assert_eq!(recover(&knowing, Reach::Written).unwrap().checkpoints, 1);
+    // Of a block that may be another's by now, nothing is believed.
+    for (home, is_believed) in [(Home::Other, false), (Home::Torn, true)] {
+        let found = search(&knowing, |_| home).unwrap().unwrap();
+        assert_eq!((found.checkpoints, found.missing, found.overlay.blocks().next().is_some()), (1, 1, is_believed));
+    }
 }
 
 /// The same volume made twice in one place, with the same first checkpoint: the second one of its earlier life followed.

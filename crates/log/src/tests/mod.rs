@@ -50,6 +50,7 @@ fn new_log(units: u64) -> (Arc<Disk>, LogPlace) {
         length: UNIT * (units + 2) + 512,
         block_size: BLOCK,
         volume: VOLUME,
+        known_end: Lsn(0),
     };
     format(&place, Lsn(0)).unwrap();
     (disk, place)

@@ -72,8 +72,14 @@ fn replay_speed() {
     for (blocks, per_record) in [(50_000, 1), (500_000, 1), (2_000_000, 1), (200_000, 8)] {
         let ring: u64 = 256 << 20;
         let disk = Disk::new(ring + 2 * UNIT);
-        let place =
-            LogPlace { device: disk.clone(), start: 0, length: ring + 2 * UNIT, block_size: 4096, volume: VOLUME };
+        let place = LogPlace {
+            device: disk.clone(),
+            start: 0,
+            length: ring + 2 * UNIT,
+            block_size: 4096,
+            volume: VOLUME,
+            known_end: Lsn(0),
+        };
         format(&place, Lsn(0)).unwrap();
         let mut log = open(&place).0;
         let mut random = Random(1);

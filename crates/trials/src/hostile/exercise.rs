@@ -131,6 +131,7 @@ fn cannot_check(error: &CheckError) -> Result<(), String> {
         | CheckError::Incompatible(_)
         | CheckError::NoLogDevice
         | CheckError::ForeignLog
+        | CheckError::OtherLog
         | CheckError::Log(_)
         | CheckError::Repair(_)
         | CheckError::NoRoom => Ok(()),

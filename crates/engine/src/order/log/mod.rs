@@ -142,6 +142,8 @@ impl Checkpointer {
         let sealed = sealed.expect("it was committed");
         volume.counters.add(Count::checkpoint_bytes, body_len);
         self.builder = sealed.recycle();
+        let head = self.log.as_ref().expect("order log has a log").head();
+        volume.log_end.store(head.0, Ordering::Relaxed);
         self.durable = number + 1;
         self.needed = None;
         // Before they can be allocated, and written as what nobody looks at.
