@@ -220,10 +220,9 @@ impl Repair<'_> {
         }
         let needed = raw.size.get().div_ceil(block_size);
         // Written blocks past the end come from an unfinished truncation or append: free them, for they would show when
-        // the file grows. Blocks that were only allocated there stay. The list of orphans names such files; without it,
-        // written blocks there are the sign.
-        let is_unfinished = is_listed || !self.are_orphans_known && written_end > needed;
-        let is_shrinking = raw.file_type() == S_IFREG && is_unfinished;
+        // the file grows. Blocks that were only allocated there stay. The list of orphans should name such files, but it may be lost, or older
+        // than the inodes.
+        let is_shrinking = raw.file_type() == S_IFREG && written_end > needed;
         let bits = pointers::bits_of(&self.geometry, raw);
         let before = if is_shrinking { extents.clone() } else { Vec::new() };
         let past = match is_shrinking {

@@ -95,6 +95,25 @@ fn without_the_list_a_file_that_was_being_cut_is_cut() {
     }
 }
 
+/// Power was lost on a volume without a log while a file was cut in parts: its size had arrived, the list and what freed its blocks had not. The check
+/// found nothing, the volume was taken for clean, and the old contents showed when the file grew.
+#[test]
+fn content_behind_an_end_that_no_list_names_is_found() {
+    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static)] {
+        let (image, cut, ahead) = volume(shape);
+        let before = look(&image);
+        assert!(before.finding_count == 0, "{}", text(&before));
+        image.change(image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| bytes[OrphanHeader::SIZE..][..8].fill(0));
+        let what = shown(&shape);
+        let report = look(&image);
+        let expected = format!("inode {cut}: has content behind its end, and is not in the list of orphans");
+        assert!(report.findings.iter().any(|found| found.to_string().starts_with(&expected)), "{what}: {}", text(&report));
+        let report = mend(&image);
+        assert!(report.is_sound(), "{what}: {}", remaining(&report));
+        assert_eq!([cut, ahead].map(|ino| image.inode(ino).block_total()), [1, 201], "{what}: {:?}", report.actions);
+    }
+}
+
 /// As [`without_the_list_a_file_that_was_being_cut_is_cut`], where power is lost during the repair: the next one has a superblock and a log that look as
 /// if they could be believed.
 #[test]
