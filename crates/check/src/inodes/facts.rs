@@ -151,16 +151,21 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
     }
     // A directory's blocks are followed, and counted, by the pass over names.
     if !raw.is_dir() {
-        let mut written_end = 0;
+        let (mut written_end, mut covered) = (0, 0);
         let map = check_map(context, ino, raw, |extent| {
             if !extent.unwritten {
                 written_end = extent.end().0;
+                covered = if extent.file_block.0 == covered { written_end } else { covered };
             }
             context.note_data(&extent);
         });
         let needed = size.div_ceil(context.reader.block_size() as u64);
         if raw.file_type() == S_IFREG && written_end > needed && !context.may_have_leftovers() {
             context.past_end.lock().unwrap_or_else(PoisonError::into_inner).insert(ino);
+        }
+        if raw.file_type() == S_IFLNK && raw.has_map() && covered < needed {
+            let message = format!("only {covered} of the {needed} blocks with where the link leads were written");
+            context.report(number::INODE_SIZE, place, message);
         }
         check_blocks(context, ino, raw, map.blocks + check_attributes(context, ino, raw, attributes));
     }

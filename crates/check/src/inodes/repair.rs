@@ -231,9 +231,9 @@ impl Repair<'_> {
             false => Vec::new(),
         };
         let is_cut = is_shrinking && extents != before;
-        let covered =
-            extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
-        if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
+        let written = extents.iter().filter(|extent| !extent.unwritten);
+        let covered = written.fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
+        if raw.file_type() == S_IFLNK && raw.has_map() && covered < needed {
             // A part of a target leads somewhere else.
             for extent in &extents {
                 self.blocks.release(extent.start, u64::from(extent.length));
