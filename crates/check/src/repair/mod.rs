@@ -299,6 +299,12 @@ impl<'a> Repair<'a> {
         if !superblock.has_external_log() && superblock.log_blocks.get() > 0 {
             repair.blocks.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get());
         }
+        // A repair that was cut short may have made tables longer, and counts that at its end.
+        let is_repairs = superblock.state.get() == volume_state::IN_USE && superblock.mount_nonce.get() == NO_MOUNT;
+        if superblock.order().goes_by_rounds() && !is_copy && !is_old && !is_repairs {
+            // Before anything says that this repair has begun: the next one could not tell.
+            repair.believe_table_marks()?;
+        }
         // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups
         // there are, and so must the superblock before it goes.
         if was_clean {
