@@ -25,6 +25,13 @@ pub(crate) fn check_attributes(context: &Context<'_>, ino: Ino, raw: &RawInode, 
         let message = format!("the body holds {} bytes of attributes, its flag says otherwise", in_body.len());
         context.report(number::ATTRIBUTE_FLAG, place, message);
     }
+    if !in_body.is_empty() && raw.attribute_root().is_some() {
+        context.report(
+            number::ATTRIBUTES,
+            place,
+            "has attributes in its body, and others in blocks, which do not show",
+        );
+    }
     let mut chain = Vec::new();
     let mut blocks = 0;
     if let Some(AttributeRoot { block: mut next, count }) = raw.attribute_root() {

@@ -7,12 +7,12 @@ use crate::needed::NeededParts;
 use crate::options::Progress;
 use crate::report::{Finding, Place};
 use myriad_device::Moment;
-use myriad_format::choices::{Choices, Directory};
+use myriad_format::choices::{Choices, Directory, Order};
 use myriad_format::extent::Extent;
 use myriad_format::leftovers::Leftovers;
 use myriad_format::superblock::Superblock;
-use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, NameHasher, group};
-use std::collections::HashSet;
+use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Geometry, Ino, NameHasher, group};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -113,6 +113,8 @@ pub(crate) struct Context<'a> {
     /// What is looked at, if it is a moment of a volume in use: its data may be freed while it is read.
     pub moment: Option<&'a Moment>,
     pub needed_parts: NeededParts,
+    /// Files with content behind their end. If the list of orphans does not name one, nothing cuts it off: it shows when the file grows.
+    pub past_end: Mutex<BTreeSet<Ino>>,
     /// Slots whose table is held, and the most there may be.
     pub slots_held: AtomicU64,
     pub slots_max: u64,
@@ -122,6 +124,11 @@ impl Context<'_> {
     /// How the volume's directories lie on the device.
     pub fn directory_kind(&self) -> Directory {
         directory_kind(&self.superblock)
+    }
+
+    /// Whether the volume may have been of order `softdep`, under which power loss leaves what nothing lists.
+    pub fn may_have_leftovers(&self) -> bool {
+        self.choices.check_order(Order::Soft).is_ok() && !self.geometry.has_checksums
     }
 
     pub fn report(&self, number: u32, place: Place, message: impl Into<String>) {

@@ -97,6 +97,7 @@ pub(crate) fn look(
         data_blocks: AtomicU64::new(0),
         moment: if let Writer::Holds(moment) = writer { Some(moment) } else { None },
         needed_parts: NeededParts::new(&geometry, ag_used),
+        past_end: Mutex::default(),
         slots_held: AtomicU64::new(0),
         slots_max: options.slots_max,
     };

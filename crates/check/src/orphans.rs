@@ -8,6 +8,7 @@ use crate::table::{SlotTable, slot_bit};
 use myriad_format::inode::{S_IFDIR, S_IFREG};
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::{BlockKind, Corrupt, FsBlock, Ino};
+use std::sync::PoisonError;
 
 /// The list of orphans.
 pub(crate) struct Orphans {
@@ -18,8 +19,9 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    /// Follows the list.
+    /// Follows the list. What is behind the end of a file that it names will be cut off; of any other file it is reported.
     pub fn read(context: &Context<'_>) -> Self {
+        let mut past_end = context.past_end.lock().unwrap_or_else(PoisonError::into_inner);
         let mut orphans = Self { blocks: Vec::new(), count: 0 };
         let mut next = FsBlock(context.superblock.orphan_root.get());
         let mut buf = context.reader.new_buffer();
@@ -39,7 +41,14 @@ impl Orphans {
             }
             orphans.blocks.push(next);
             orphans.count += count as u64;
+            for ino in numbers(&buf) {
+                past_end.remove(&ino);
+            }
             next = FsBlock(header.next.get());
+        }
+        for &ino in &*past_end {
+            let message = "has content behind its end, and is not in the list of orphans";
+            context.report(number::INODE_SIZE, Place::Inode(ino), message);
         }
         orphans
     }
@@ -52,15 +61,18 @@ impl Orphans {
                 context.damage(Place::Block(block), damage);
                 continue;
             }
-            let count = OrphanHeader::read(&buf).count.get() as usize;
-            for bytes in buf[OrphanHeader::SIZE..].chunks_exact(8).take(count) {
-                let ino = Ino(u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
-                if slots.covers(ino) {
-                    check_orphan(context, slots, block, ino);
-                }
+            for ino in numbers(&buf).filter(|&ino| slots.covers(ino)) {
+                check_orphan(context, slots, block, ino);
             }
         }
     }
+}
+
+/// What a block of the list names.
+pub(crate) fn numbers(block: &[u8]) -> impl Iterator<Item = Ino> {
+    let count = OrphanHeader::read(block).count.get() as usize;
+    let list = block[OrphanHeader::SIZE..].chunks_exact(8).take(count);
+    list.map(|ino| Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes"))))
 }
 
 fn check_orphan(context: &Context<'_>, slots: &SlotTable<'_>, block: FsBlock, ino: Ino) {

@@ -607,7 +607,8 @@ fn the_mask_of_a_lost_acl_is_no_right() {
         }
         let image = b.finish();
         let whole = check(image.device.clone(), None, &Options { repair: false, ..REPAIR }).unwrap();
-        assert_eq!(whole.finding_count, 0, "{damage}: {}", text(&whole));
+        // No engine writes both; here the body's list is lost, and the other one is all that there is.
+        assert_eq!(whole.finding_count, u64::from(in_block), "{damage}: {}", text(&whole));
         if damage == "no body" {
             // It reaches out of the block.
             image.change_inode(file, |raw| raw.body_first.set(30));

@@ -294,11 +294,10 @@ impl Repair<'_> {
         if self.changed.len() >= CHANGED_MAX { self.change_directories() } else { Ok(()) }
     }
 
-    /// Copies the attributes in the body of a directory, whose names are about to leave it, to a block of their own. One that has
-    /// attributes in blocks as well, which no engine writes, keeps both.
+    /// Copies the attributes in the body of a directory, whose names are about to leave it, to a block of their own.
     pub(crate) fn take_out_attributes(&mut self, directory: Ino) -> Result<Option<FsBlock>, CheckError> {
         let raw = self.raw(directory)?;
-        if raw.fork_code() != fork::INLINE || !raw.has_flag(flag::ATTR_BODY) || raw.has_flag(flag::ATTR_BLOCKS) {
+        if raw.fork_code() != fork::INLINE || !raw.has_flag(flag::ATTR_BODY) {
             return Ok(None);
         }
         let Some((_, bytes, _)) = &self.at_hand else { return Ok(None) };
@@ -350,21 +349,14 @@ impl Repair<'_> {
         moved.into_iter().try_for_each(|ino| self.empty_body(ino))
     }
 
-    /// Takes the data out of an inode's body, and attributes that are elsewhere; its slots stay the inode's. Attributes that are
-    /// not, which is hardly ever, move up.
+    /// Takes the data out of an inode's body, and the attributes, which are elsewhere; its slots stay the inode's.
     pub(crate) fn empty_body(&mut self, ino: Ino) -> Result<(), CheckError> {
         let raw = self.raw(ino)?;
         if let Some((_, buf, dirty)) = &mut self.at_hand {
             let at = usize::from(raw.body_first.get()) * SLOT_SIZE;
             let head = BodyHeader::read_mut(&mut buf[at..]);
-            let (data, attributes) = (usize::from(head.data_len.get()), usize::from(head.attr_len.get()));
             head.data_len.set(0);
-            if raw.has_flag(flag::ATTR_BODY) {
-                let body = at + BodyHeader::SIZE;
-                buf.copy_within(body + data..body + data + attributes, body);
-            } else {
-                head.attr_len.set(0);
-            }
+            head.attr_len.set(0);
             *dirty = true;
         }
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) use indexed::Made;
 pub(crate) use names::{Directories, Names};
 
 use crate::attributes::check_attributes;
-use crate::context::Context;
+use crate::context::{Context, for_repair};
 use crate::findings::number;
 use crate::inodes::check_blocks;
 use crate::map::check_map;
@@ -122,31 +122,40 @@ impl Names<'_> {
         }
         check_blocks(context, ino, raw, blocks);
         context.entries.fetch_add(sums.count, Relaxed);
-        self.count_directory(ino, sums.subdirectories);
+        self.count_directory(ino, sums);
     }
 
     /// As [`Self::check_directory`] of one that has been checked, for the names of inodes whose slots were not at hand then.
     pub fn check_part(&self, dir: Dir<'_>) {
         let (context, ino) = (self.context, dir.ino);
         let own = self.slots.find(ino);
-        let mut subdirectories = 0_u32;
+        let mut sums = Sums::default();
         let mut check = |entry: &Entry<'_>, at: At| {
             let is_subdirectory = own.is_some() && self.directories.index(entry.ino).is_some();
-            subdirectories = subdirectories.saturating_add(u32::from(is_subdirectory));
+            sums.subdirectories = sums.subdirectories.saturating_add(u32::from(is_subdirectory));
+            sums.count += 1;
             if self.slots.covers(entry.ino) {
                 self.check_target(ino, entry, at, context.hasher.hash(entry.name));
             }
         };
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned();
         of_kind!(context.directory_kind(), entries_again(context, dir, left_out, &mut check));
-        self.count_directory(ino, subdirectories);
+        self.count_directory(ino, sums);
     }
 
-    fn count_directory(&self, ino: Ino, subdirectories: u32) {
-        if let Some(slot) = self.slots.find(ino) {
-            // An orphan keeps no link, not even its own two.
-            let own = if slot.state() & slot_bit::NO_LINKS != 0 { 0 } else { 2 };
-            slot.found(own + subdirectories);
+    /// Takes what the entries of a directory come to into its links, if its slot is at hand.
+    fn count_directory(&self, ino: Ino, Sums { count, subdirectories }: Sums) {
+        let Some(slot) = self.slots.find(ino) else { return };
+        let has_links = slot.state() & slot_bit::NO_LINKS == 0;
+        // An orphan keeps no link, not even its own two.
+        slot.found(if has_links { 2 } else { 0 } + subdirectories);
+        if !has_links && slot.state() & slot_bit::ORPHAN != 0 && count > 0 {
+            // The next opening frees it, and does not look for names.
+            let (place, message) = (Place::Inode(ino), format!("is in the list of orphans, and holds {count} names"));
+            match self.context.may_have_leftovers() {
+                true => self.context.report_leftover(number::ORPHAN, place, message, for_repair),
+                false => self.context.report(number::ORPHAN, place, message),
+            }
         }
     }
 }

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The directories of the volume and where each was found named.
 pub(crate) struct Directories {
     pub inos: Vec<Ino>,
-    /// The directory that names it; 0 until found.
+    /// The directory that names it; 0 until found. Of several the one that its identity says, whichever was met first: a second name, which a crash
+    /// may leave, counts as not there, and two of them can make a circle.
     parents: Vec<AtomicU64>,
 }
 
@@ -38,6 +39,11 @@ impl Directories {
     /// Notes that `parent` names the directory; `false` if another entry did already.
     fn name(&self, index: usize, parent: Ino) -> bool {
         self.parents[index].compare_exchange(0, parent.0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Notes that `parent` has the name that the directory's identity says.
+    fn name_as_own(&self, index: usize, parent: Ino) {
+        self.parents[index].store(parent.0, Relaxed);
     }
 }
 
@@ -108,11 +114,15 @@ impl Names<'_> {
                 format!("{name} has type {}, its inode {} has {}", entry.file_type, entry.ino, slot.file_type());
             context.report(number::ENTRY_TYPE, place, message);
         }
-        if self.directories.index(entry.ino).is_none() {
+        let directory = self.directories.index(entry.ino);
+        if directory.is_none() {
             slot.found(1);
         }
         if slot.identity() == identity_digest(ino.0, hash, at.position) {
             slot.set(slot_bit::IDENTITY);
+            if let Some(index) = directory {
+                self.directories.name_as_own(index, ino);
+            }
         } else if slot.file_type() != 4 {
             self.check_stale_identity(ino, entry, at, hash);
         }

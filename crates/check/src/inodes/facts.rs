@@ -13,6 +13,7 @@ use myriad_format::inode::{RawInode, S_IFLNK, S_IFREG, TARGET_MAX, flag, fork};
 use myriad_format::leftovers::BlockCount;
 use myriad_format::superblock::feature;
 use myriad_format::{Corrupt, FsBlock, Ino};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What the pass learned of a group.
@@ -150,9 +151,23 @@ fn check_inode(context: &Context<'_>, ino: Ino, raw: &RawInode, data: &[u8], att
     }
     // A directory's blocks are followed, and counted, by the pass over names.
     if !raw.is_dir() {
-        let blocks = check_map(context, ino, raw, |extent| context.note_data(&extent)).blocks
-            + check_attributes(context, ino, raw, attributes);
-        check_blocks(context, ino, raw, blocks);
+        let (mut written_end, mut covered) = (0, 0);
+        let map = check_map(context, ino, raw, |extent| {
+            if !extent.unwritten {
+                written_end = extent.end().0;
+                covered = if extent.file_block.0 == covered { written_end } else { covered };
+            }
+            context.note_data(&extent);
+        });
+        let needed = size.div_ceil(context.reader.block_size() as u64);
+        if raw.file_type() == S_IFREG && written_end > needed && !context.may_have_leftovers() {
+            context.past_end.lock().unwrap_or_else(PoisonError::into_inner).insert(ino);
+        }
+        if raw.file_type() == S_IFLNK && raw.has_map() && covered < needed {
+            let message = format!("only {covered} of the {needed} blocks with where the link leads were written");
+            context.report(number::INODE_SIZE, place, message);
+        }
+        check_blocks(context, ino, raw, map.blocks + check_attributes(context, ino, raw, attributes));
     }
 }
 

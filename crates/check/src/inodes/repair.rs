@@ -220,10 +220,9 @@ impl Repair<'_> {
         }
         let needed = raw.size.get().div_ceil(block_size);
         // Written blocks past the end come from an unfinished truncation or append: free them, for they would show when
-        // the file grows. Blocks that were only allocated there stay. The list of orphans names such files; without it,
-        // written blocks there are the sign.
-        let is_unfinished = is_listed || !self.are_orphans_known && written_end > needed;
-        let is_shrinking = raw.file_type() == S_IFREG && is_unfinished;
+        // the file grows. Blocks that were only allocated there stay. The list of orphans should name such files, but it may be lost, or older
+        // than the inodes.
+        let is_shrinking = raw.file_type() == S_IFREG && written_end > needed;
         let bits = pointers::bits_of(&self.geometry, raw);
         let before = if is_shrinking { extents.clone() } else { Vec::new() };
         let past = match is_shrinking {
@@ -232,9 +231,9 @@ impl Repair<'_> {
             false => Vec::new(),
         };
         let is_cut = is_shrinking && extents != before;
-        let covered =
-            extents.iter().fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
-        if is_damaged && raw.file_type() == S_IFLNK && covered < needed {
+        let written = extents.iter().filter(|extent| !extent.unwritten);
+        let covered = written.fold(0, |end, extent| if extent.file_block.0 == end { extent.end().0 } else { end });
+        if raw.file_type() == S_IFLNK && raw.has_map() && covered < needed {
             // A part of a target leads somewhere else.
             for extent in &extents {
                 self.blocks.release(extent.start, u64::from(extent.length));
@@ -460,7 +459,8 @@ impl Repair<'_> {
         }
     }
 
-    /// The attributes in the body that can be read; of a damaged chain of blocks those before the damage. Flags follow.
+    /// The attributes in the body that can be read, or, if there are none, those of a chain of blocks; of a damaged one those before the damage.
+    /// Flags follow.
     fn take_attributes(&mut self, ino: Ino, raw: &mut RawInode, mut in_body: InBody) -> (Vec<u8>, u64) {
         // What a repair has copied to a block, and is there to stay if that cannot be read.
         if !raw.has_flag(flag::ATTR_BODY)
@@ -479,12 +479,17 @@ impl Repair<'_> {
         let mut blocks = 0;
         if let Some(root) = raw.attribute_root() {
             let chain = self.read_chain(ino, root, &names);
+            // Who has attributes in the body shows only those.
+            let is_hidden = !kept.is_empty();
             blocks = chain.blocks.len();
-            if !chain.is_whole {
-                blocks = self.cut_chain(ino, &chain).unwrap_or(0);
+            if is_hidden || !chain.is_whole {
+                blocks = if is_hidden { 0 } else { self.cut_chain(ino, &chain).unwrap_or(0) };
                 self.left.extend(chain.blocks[blocks..].iter().map(|&block| (block, 1)));
                 raw.set_attribute_root((blocks > 0).then_some(AttributeRoot { count: blocks as u16, ..root }));
                 self.act(match blocks {
+                    0 if is_hidden => {
+                        format!("inode {ino}: its attribute blocks, hidden by those in its body, are gone")
+                    }
                     0 => format!("inode {ino}: its attribute blocks were damaged and are gone"),
                     _ => format!("inode {ino}: its attribute blocks were damaged; kept the attributes before that"),
                 });
@@ -492,7 +497,7 @@ impl Repair<'_> {
             if blocks > 0 {
                 names.extend(chain.names);
             }
-            are_lost |= !chain.is_whole;
+            are_lost |= is_hidden || !chain.is_whole;
         }
         if are_lost && raw.has_flag(flag::HAS_ACL) && !names.contains(ACL_NAMES[0]) {
             withdraw_acl_mask(raw);

@@ -44,13 +44,14 @@ use crate::findings::number;
 use crate::io::{LSN_BELIEVED, Reader};
 use crate::look::{Outcome, Writer, look, probe_groups};
 use crate::options::{CheckError, Options, Progress};
+use crate::orphans;
 use crate::replay::{Replay, emptied, replay};
 use crate::report::Report;
 use crate::superblock;
 use build::flush;
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{NO_MOUNT, OrphanHeader, Superblock, feature, state as volume_state};
-use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Ino, Lsn, NameHasher, header, unit};
+use myriad_format::{AgNo, BlockKind, FsBlock, Geometry, Incompatible, Lsn, NameHasher, header, unit};
 use myriad_log::{Applied, LogPlace};
 use room::Room;
 use std::cell::RefCell;
@@ -258,11 +259,6 @@ impl<'a> Repair<'a> {
         }
         let was_clean = !is_copy && !is_old && superblock.state.get() == volume_state::CLEAN;
         let is_loss = replayed.loss.is_some_and(|loss| loss.is_loss());
-        // Only the log keeps the list of orphans as new as the inodes when power is lost. A repair that was cut short
-        // may have known better.
-        let is_of_repair = superblock.mount_nonce.get() == NO_MOUNT;
-        let is_as_logged = superblock.is_logged() && !is_copy && !is_old && !is_loss && !is_of_repair;
-        let are_orphans_known = was_clean || is_as_logged;
         let mut repair = Self {
             reader: Arc::new(reader),
             hasher: NameHasher::new(superblock.hash_key),
@@ -288,7 +284,6 @@ impl<'a> Repair<'a> {
             beyond: BTreeMap::new(),
             suspects: Vec::new(),
             orphans: BTreeSet::new(),
-            are_orphans_known,
             changed: Vec::new(),
             left: Vec::new(),
             at_hand: None,
@@ -310,6 +305,12 @@ impl<'a> Repair<'a> {
         }
         if !superblock.has_external_log() && superblock.log_blocks.get() > 0 {
             repair.blocks.claim(FsBlock(superblock.log_start.get()), superblock.log_blocks.get());
+        }
+        // A repair that was cut short may have made tables longer, and counts that at its end.
+        let is_repairs = superblock.state.get() == volume_state::IN_USE && superblock.mount_nonce.get() == NO_MOUNT;
+        if superblock.order().goes_by_rounds() && !is_copy && !is_old && !is_repairs {
+            // Before anything says that this repair has begun: the next one could not tell.
+            repair.believe_table_marks()?;
         }
         // A log that counts for nothing, since the volume was closed, must not begin to. One that counts knows which groups
         // there are, and so must the superblock before it goes.
@@ -367,24 +368,18 @@ impl<'a> Repair<'a> {
     fn read_orphans(&mut self) -> BTreeSet<FsBlock> {
         let mut next = FsBlock(self.superblock.orphan_root.get());
         let mut buf = self.reader.new_buffer();
-        let room = (buf.len() - OrphanHeader::SIZE) / 8;
         let mut met = BTreeSet::new();
         while next != FsBlock::NONE {
             if !met.insert(next) {
                 // It runs in a circle.
-                self.are_orphans_known = false;
                 break;
             }
             if self.reader.read(next, BlockKind::Orphans, 0, &mut buf).is_err() {
-                self.are_orphans_known = false;
                 met.remove(&next);
                 break;
             }
-            let header = *OrphanHeader::read(&buf);
-            self.are_orphans_known &= header.count.get() as usize <= room;
-            let list = buf[OrphanHeader::SIZE..].chunks_exact(8).take(header.count.get() as usize);
-            self.orphans.extend(list.map(|ino| Ino(u64::from_le_bytes(ino.try_into().expect("eight bytes")))));
-            next = FsBlock(header.next.get());
+            self.orphans.extend(orphans::numbers(&buf));
+            next = FsBlock(OrphanHeader::read(&buf).next.get());
         }
         met
     }

@@ -86,10 +86,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) beyond: BTreeMap<Ino, (Ino, Vec<u8>)>,
     /// Blocks that inodes name and that do not say so themselves: somebody else's, or nobody's.
     pub(crate) suspects: Vec<(Ino, FsBlock)>,
-    /// Inodes in the list of orphans: those with a name may have blocks past their size that are to go.
+    /// Inodes in the list of orphans, as far as it can be believed.
     pub(crate) orphans: BTreeSet<Ino>,
-    /// The list could be read as a whole, and is as new as the inodes. If not, any file may have been on it.
-    pub(crate) are_orphans_known: bool,
     /// Directories whose new maps and indexes are not named yet.
     pub(crate) changed: Vec<Changed>,
     /// Start and length of what no inode names any more, once the directories are changed and the block at hand is durable.

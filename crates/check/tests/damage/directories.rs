@@ -192,6 +192,17 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "index without its second pointer",
+        expected: n::INDEX_SHAPE,
+        damage: |s| {
+            s.image.change(index_root(s, s.big), |bytes| {
+                let (at, encoded) = encode_pointer(1, 0);
+                assert_ne!(bytes[at..at + 6], encoded);
+                bytes[at..at + 6].copy_from_slice(&encoded);
+            })
+        },
+    },
+    Case {
         name: "index without its first pointer",
         expected: n::INDEX_SHAPE,
         damage: |s| s.image.change(index_root(s, s.big), |bytes| bytes[64..70].fill(0)),

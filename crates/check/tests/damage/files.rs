@@ -1,11 +1,12 @@
 //! Damage to inodes, their maps and links.
 
-use crate::Case;
+use crate::common::{Builder, SHAPE, SMALL};
 use crate::places::*;
+use crate::{Case, look, mend, remaining, text};
 use myriad_check::number as n;
 use myriad_format::BlockKind;
 use myriad_format::extent::RawExtent;
-use myriad_format::inode::fork;
+use myriad_format::inode::{flag, fork};
 use myriad_format::superblock::OrphanHeader;
 
 pub const CASES: &[Case] = &[
@@ -189,3 +190,21 @@ pub const CHUNKS: &[Case] = &[
         damage: |s| s.image.change(s.image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| bytes[64] ^= 0x0f),
     },
 ];
+
+/// Who has attributes in the body shows only those; others in blocks were invisible, and the check found nothing.
+#[test]
+fn attributes_are_in_the_body_or_in_blocks() {
+    for shape in [SHAPE, SMALL] {
+        let mut builder = Builder::new(shape);
+        let root = builder.root;
+        let file = builder.with_body_attributes(root, b"file", &[(b"user.body", b"1")]);
+        builder.chain_attributes(file, &[(b"user.blocks", b"2")]);
+        let image = builder.finish();
+        let report = look(&image);
+        assert!(report.findings.iter().any(|found| found.number == n::ATTRIBUTES), "{}", text(&report));
+        let report = mend(&image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        let raw = image.inode(file);
+        assert!(raw.has_flag(flag::ATTR_BODY) && raw.attribute_root().is_none(), "{:?}", report.actions);
+    }
+}

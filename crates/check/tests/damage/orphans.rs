@@ -3,6 +3,7 @@
 use crate::common::{Builder, Image, SHAPE, SMALL, Shape};
 use crate::interrupted::{cut_each_flush, held, inode_on};
 use crate::{look, mend, remaining, shown, text};
+use myriad_check::{Options, check, number};
 use myriad_device::BlockDevice;
 use myriad_engine::{Cred, Fs, MountOptions, OpenOptions};
 use myriad_format::choices::{Inodes, Order, Space};
@@ -95,6 +96,29 @@ fn without_the_list_a_file_that_was_being_cut_is_cut() {
     }
 }
 
+/// Power was lost on a volume without a log while a file was cut in parts: its size had arrived, the list and what freed its blocks had not. The check
+/// found nothing, the volume was taken for clean, and the old contents showed when the file grew.
+#[test]
+fn content_behind_an_end_that_no_list_names_is_found() {
+    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static)] {
+        let (image, cut, ahead) = volume(shape);
+        let before = look(&image);
+        assert!(before.finding_count == 0, "{}", text(&before));
+        image.change(image.blocks_of(BlockKind::Orphans, 0)[0], |bytes| bytes[OrphanHeader::SIZE..][..8].fill(0));
+        let what = shown(&shape);
+        let report = look(&image);
+        let expected = format!("inode {cut}: has content behind its end, and is not in the list of orphans");
+        assert!(
+            report.findings.iter().any(|found| found.to_string().starts_with(&expected)),
+            "{what}: {}",
+            text(&report)
+        );
+        let report = mend(&image);
+        assert!(report.is_sound(), "{what}: {}", remaining(&report));
+        assert_eq!([cut, ahead].map(|ino| image.inode(ino).block_total()), [1, 201], "{what}: {:?}", report.actions);
+    }
+}
+
 /// As [`without_the_list_a_file_that_was_being_cut_is_cut`], where power is lost during the repair: the next one has a superblock and a log that look as
 /// if they could be believed.
 #[test]
@@ -129,4 +153,29 @@ fn without_the_list_a_file_of_no_size_keeps_its_contents() {
     assert!(report.is_sound(), "{}", remaining(&report));
     let raw = image.inode(ahead);
     assert_eq!((raw.block_total(), raw.size.get()), (201, 202 * SHAPE.block_size as u64), "{:?}", report.actions);
+}
+
+/// A directory without links on the list is freed by the next opening, which does not look for names in it: what it named would have none.
+#[test]
+fn a_listed_directory_that_holds_names_gives_them_back() {
+    for shape in [SHAPE, SMALL, SHAPE.with(Space::Bitmap, Inodes::Static)] {
+        let mut builder = Builder::new(shape);
+        let directory = builder.inode(0, 0o040755, builder.small_body());
+        for name in [&b"one"[..], b"two"] {
+            builder.file(directory, name, 0, &[1]);
+        }
+        builder.orphans.push(directory);
+        let image = builder.finish();
+        let what = shown(&shape);
+        // Also where its slot is not at hand in the first round.
+        for slots_max in [Options::default().slots_max, 0] {
+            let options = Options { slots_max, ..Options::default() };
+            let report = check(image.device.clone(), None, &options).expect("the volume can be checked");
+            let found: Vec<_> = report.findings.iter().map(|found| (found.number, found.is_leftover)).collect();
+            assert_eq!(found, [(number::ORPHAN, false)], "{what}: {}", text(&report));
+        }
+        let report = mend(&image);
+        assert!(report.is_sound(), "{what}: {}", remaining(&report));
+        assert!(report.actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{what}: {:?}", report.actions);
+    }
 }

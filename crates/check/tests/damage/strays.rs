@@ -1,8 +1,8 @@
 //! What no name leads to: it comes back under lost+found, whatever it was, and all below it.
 
 use crate::common::{Builder, SHAPE, SMALL, Shape, Worn};
-use crate::{mend, remaining};
-use myriad_check::{Options, check};
+use crate::{LINEAR, LINEAR_SMALL, mend, remaining, text};
+use myriad_check::{Options, check, number};
 use myriad_format::dir::EntryHeader;
 use myriad_format::{BlockKind, Ino};
 
@@ -55,6 +55,36 @@ fn only_one_of_a_circle_moves() {
             builder.dir(middle, b"bottom", 0, body);
         });
         assert!(actions.contains(&"moved 2 inodes to /lost+found".to_owned()), "{actions:?}");
+    }
+}
+
+/// `mv P/A/D B/D; mv P/A B/D/A`, cut off by a power loss: two directories with second names, each in the other one. Where these came first they were
+/// taken for the directories' own, which made a circle and damage.
+#[test]
+fn second_names_make_no_circle() {
+    for shape in [LINEAR, LINEAR_SMALL] {
+        let mut builder = Builder::new(shape);
+        let [a, d, b, p]: [Ino; 4] = std::array::from_fn(|_| builder.inode(0, 0o040755, 0));
+        let root = builder.root;
+        builder.link(root, b"P", p);
+        builder.link(root, b"B", b);
+        // The last name is the one that the identity says.
+        for (directory, name, ino) in [(a, b"D", d), (b, b"D", d), (d, b"A", a), (p, b"A", a)] {
+            builder.link(directory, name, ino);
+        }
+        for ino in [a, d, b, p] {
+            builder.node(ino).raw.nlink.set(3);
+        }
+        let image = builder.finish();
+        for (threads, slots_max) in [(1, Options::default().slots_max), (1, 0), (2, Options::default().slots_max)] {
+            let options = Options { threads, slots_max, ..Options::default() };
+            let report = check(image.device.clone(), None, &options).expect("the volume can be checked");
+            let found: Vec<_> = report.findings.iter().map(|found| (found.number, found.is_leftover)).collect();
+            assert_eq!(found, [(number::DIRECTORY_TWICE, true); 2], "{}", text(&report));
+        }
+        let report = mend(&image);
+        assert!(report.is_sound(), "{}", remaining(&report));
+        assert_eq!(report.totals.directories, 5);
     }
 }
 

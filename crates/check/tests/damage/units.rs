@@ -5,6 +5,7 @@ use crate::{Case, look, mend, places, remaining, shapes, shown};
 use myriad_check::{Options, check, number as n};
 use myriad_device::BlockDevice;
 use myriad_format::choices::{Inodes, Space};
+use myriad_format::extent::{RawExtent, UNWRITTEN};
 use myriad_format::superblock::OrphanHeader;
 use myriad_format::table::{INODE_SIZE, POINTERS_OFFSET};
 use myriad_format::unit::{UNIT_SIZE, UnitHeader};
@@ -135,6 +136,16 @@ pub const TABLES: &[Case] = &[
         name: "mode of no type in a table",
         expected: n::INODE,
         damage: |s| s.image.change_inode(s.small, |raw| raw.mode.set(0o644)),
+    },
+    Case {
+        name: "link whose target was never written",
+        expected: n::INODE_SIZE,
+        damage: |s| {
+            s.image.change_inode(s.text, |raw| {
+                let target = RawExtent::read_mut(&mut raw.fork);
+                target.word1.set(target.word1.get() | u64::from(UNWRITTEN));
+            });
+        },
     },
     Case {
         name: "body where there is none",

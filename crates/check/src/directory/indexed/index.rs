@@ -134,7 +134,12 @@ impl Index {
                 depths.insert(number, depth);
             }
         }
-        if let Err(why) = check_depths(&depths, root.depth) {
+        let shared_out = check_depths(&depths, root.depth).and_then(|()| match depths.len() == self.leaves.len() {
+            true => check_shares(&depths, root.depth),
+            // What cannot be read has been told.
+            false => Ok(()),
+        });
+        if let Err(why) = shared_out {
             context.report(number::INDEX_SHAPE, place, why);
         }
         if digest != entries {
@@ -351,6 +356,16 @@ fn check_depths(depths: &HashMap<u32, u8>, root_depth: u8) -> Result<(), String>
     Ok(())
 }
 
+/// Leaves that do not lie in each other's shares must have all hashes between them. A name is listed that has the hash of none, and is not found, nor can
+/// it be made.
+fn check_shares(depths: &HashMap<u32, u8>, root_depth: u8) -> Result<(), String> {
+    let shares: u64 = depths.values().map(|&depth| 1 << (root_depth - depth)).sum();
+    if shares != 1 << root_depth {
+        return Err(format!("the leaves have {shares} of {} shares of the hashes", 1_u64 << root_depth));
+    }
+    Ok(())
+}
+
 fn name_of(context: &Context<'_>, position: u32, extents: &[Extent]) -> Option<Vec<u8>> {
     let mut buf = context.reader.new_buffer();
     let byte = u64::from(position) * 8;
@@ -371,4 +386,25 @@ fn difference(a: &[(u32, u32, u64)], b: &[(u32, u32, u64)]) -> Vec<(u32, u32, u6
         }
     }
     only
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The message about leaves with these numbers and depths, of an index of depth 2.
+    fn judged(leaves: &[(u32, u8)]) -> Result<(), String> {
+        let depths = leaves.iter().copied().collect();
+        check_depths(&depths, 2).and_then(|()| check_shares(&depths, 2))
+    }
+
+    /// A pointer was missing to a leaf that had no record: nothing differed from the entries.
+    #[test]
+    fn leaves_have_all_hashes_between_them() {
+        assert_eq!(judged(&[(0, 0)]), Ok(()));
+        assert_eq!(judged(&[(0, 1), (1, 2), (3, 2)]), Ok(()));
+        assert_eq!(judged(&[(0, 1), (1, 2)]), Err("the leaves have 3 of 4 shares of the hashes".to_owned()));
+        assert_eq!(judged(&[(0, 2), (1, 1)]), Err("the leaves have 3 of 4 shares of the hashes".to_owned()));
+        assert!(judged(&[(0, 1), (2, 2), (1, 1)]).is_err_and(|why| why.contains("covers")));
+    }
 }

@@ -184,11 +184,16 @@ fn check_bitmap(context: &Context<'_>, ag: AgNo, mut expected: Bitmap, unknown: 
 /// Blocks of a group's table that were initialised, for a repair: as many as the header says, and all up to the last one that
 /// has a sound unit.
 pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader>) -> u32 {
+    let counted = header.map_or(0, |header| header.inode_blocks.get().min(reader.geometry.table_blocks(ag)));
+    sound_behind(reader, ag, counted).last().map_or(counted, |last| last + 1)
+}
+
+/// Blocks of a group's table, from number `counted` on, that have a sound unit.
+pub(crate) fn sound_behind(reader: &Reader, ag: AgNo, counted: u32) -> Vec<u32> {
     let geometry = &reader.geometry;
     let blocks = geometry.table_blocks(ag);
-    let counted = header.map_or(0, |header| header.inode_blocks.get().min(blocks));
     let units = geometry.units_per_block() as usize;
-    let mut found = counted;
+    let mut found = Vec::new();
     for first in (counted..blocks).step_by(RUN_BLOCKS as usize) {
         let start = block_at(geometry, ag, first);
         let mut bytes = vec![0; (blocks - first).min(RUN_BLOCKS) as usize * reader.block_size()];
@@ -196,7 +201,7 @@ pub(crate) fn initialised(reader: &Reader, ag: AgNo, header: Option<&GroupHeader
         for (index, buf) in (0..).zip(bytes.chunks_exact_mut(reader.block_size())) {
             let block = read_block(reader, start.offset_by(u64::from(index)), whole, buf);
             if block.bad_units.len() < units {
-                found = first + index + 1;
+                found.push(first + index);
             }
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! A table is initialised from its first block on, and the group's header counts how many blocks are. That count can be
 //! lost, or older than the table: after a crash under an order that does not order the two. Then the table itself shows
-//! how far it goes. A unit behind the initialised part was never written, and the bytes in its place belonged to
+//! how far it goes. Under an order that goes by rounds the count is never older than what it announces, and a repair believes it: blocks behind it may
+//! have been filled, and what their inodes lead to not yet. A unit behind the initialised part was never written, and the bytes in its place belonged to
 //! another volume, so it fails its checksum.
 
 mod check;

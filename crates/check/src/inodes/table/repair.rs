@@ -4,9 +4,10 @@
 //! bitmap calls used come first in that order. Where bitmap and table disagree, an order without a log may have written the one and not the
 //! other, so an inode that the bitmap calls free may be one that was removed.
 
-use super::check::{block_at, initialised, mend_fixed, write_bitmap};
+use super::check::{block_at, initialised, mend_fixed, sound_behind, write_bitmap};
 use crate::bitmap;
 use crate::inodes::repair::InBody;
+use crate::io::write_at;
 use crate::options::CheckError;
 use crate::repair::build::{write, written};
 use crate::repair::volume::{Item, Repair, state};
@@ -19,6 +20,39 @@ use myriad_format::{AgBlock, AgNo, BlockKind, FsBlock, Ino, header};
 use zerocopy::IntoBytes;
 
 impl Repair<'_> {
+    /// Takes the groups' headers at their word about how far their tables go, and clears what lies behind that: a round fills blocks
+    /// of inodes before the header counts them. What these inodes lead to may not have been written yet, and have deleted bytes of others.
+    pub(crate) fn believe_table_marks(&mut self) -> Result<(), CheckError> {
+        let geometry = self.geometry;
+        let zeros = self.reader.new_buffer();
+        for ag in (0..self.ag_used).map(AgNo).filter(|_| geometry.has_table()) {
+            let mut buf = self.reader.new_buffer();
+            let at = geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
+            if self.reader.read(at, BlockKind::Group, u64::from(ag.0), &mut buf).is_err() {
+                continue;
+            }
+            let count = GroupHeader::read(&buf).inode_blocks.get().min(geometry.table_blocks(ag));
+            self.tables.insert(ag, count);
+            let behind = sound_behind(&self.reader, ag, count);
+            for &index in &behind {
+                let offset = block_at(&geometry, ag, index).0 << geometry.block_bits;
+                write_at(&**self.reader.device(), offset, &zeros).map_err(|source| CheckError::Io {
+                    op: "write",
+                    offset,
+                    source,
+                })?;
+            }
+            if !behind.is_empty() {
+                self.act(format!(
+                    "group {}: cleared {} blocks of inodes that its table did not have yet",
+                    ag.0,
+                    behind.len()
+                ));
+            }
+        }
+        self.flush()
+    }
+
     /// Finds the inodes in the groups' tables.
     pub(crate) fn find_in_tables(&mut self) -> Result<(), CheckError> {
         let geometry = self.geometry;
@@ -27,8 +61,8 @@ impl Repair<'_> {
             let mut buf = self.reader.new_buffer();
             let at = self.geometry.fs_block(ag, AgBlock(HEADER_BLOCK));
             let is_header = self.reader.read(at, BlockKind::Group, u64::from(ag.0), &mut buf).is_ok();
-            let count = initialised(&self.reader, ag, is_header.then(|| GroupHeader::read(&buf)));
-            self.tables.insert(ag, count);
+            let header = is_header.then(|| GroupHeader::read(&buf));
+            let count = *self.tables.entry(ag).or_insert_with(|| initialised(&self.reader, ag, header));
             // What the bitmap does not say it does not call free.
             let bits = bitmap::read(&self.reader, &bitmap::Place::of_inodes(&self.geometry, ag), |_, _| {}).bits;
             let mut with_others = Vec::new();

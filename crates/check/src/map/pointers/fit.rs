@@ -4,7 +4,7 @@
 //! block of pointers leads to all fragments. If damage has left of a file block anything else, such as its second half
 //! alone, repair keeps the beginning that fits, or nothing.
 
-use myriad_format::extent::Extent;
+use myriad_format::extent::{Extent, LENGTH_MAX};
 use myriad_format::table::DIRECT;
 use myriad_format::{FileBlock, FsBlock};
 
@@ -13,7 +13,7 @@ use myriad_format::{FileBlock, FsBlock};
 /// and reads as zeros.
 pub(crate) fn fit(bits: u32, extents: &mut Vec<Extent>, end: u64) -> Vec<(FsBlock, u64)> {
     let mut pieces = std::mem::take(extents).into_iter().flat_map(|extent| pieces_of(extent, bits)).peekable();
-    let (mut kept, mut lost) = (Vec::new(), Vec::new());
+    let (mut kept, mut lost): (Vec<Extent>, _) = (Vec::new(), Vec::new());
     while let Some(&first) = pieces.peek() {
         let block = first.file_block.0 >> bits;
         let (from, to) = (block << bits, (block + 1) << bits);
@@ -35,12 +35,12 @@ pub(crate) fn fit(bits: u32, extents: &mut Vec<Extent>, end: u64) -> Vec<(FsBloc
             let length = most.clamp(piece.file_block.0, piece.end().0) - piece.file_block.0;
             let rest = u64::from(piece.length) - length;
             if length > 0 {
-                kept.push(Extent { length: length as u32, ..piece });
+                keep(&mut kept, Extent { length: length as u32, ..piece });
             }
             let behind = piece.start.offset_by(length);
             if rest > 0 && !is_direct && most > from {
                 let file_block = FileBlock(piece.file_block.0 + length);
-                kept.push(Extent { file_block, start: behind, length: rest as u32, unwritten: true });
+                keep(&mut kept, Extent { file_block, start: behind, length: rest as u32, unwritten: true });
             } else if rest > 0 {
                 lost.push((behind, rest));
             }
@@ -48,6 +48,21 @@ pub(crate) fn fit(bits: u32, extents: &mut Vec<Extent>, end: u64) -> Vec<(FsBloc
     }
     *extents = kept;
     lost
+}
+
+/// Adds a piece behind others, as a part of the last one if it goes on there: a file has many blocks in few extents.
+fn keep(kept: &mut Vec<Extent>, piece: Extent) {
+    match kept.last_mut() {
+        Some(last)
+            if last.end() == piece.file_block
+                && last.start.offset_by(last.length.into()) == piece.start
+                && last.unwritten == piece.unwritten
+                && last.length + piece.length <= LENGTH_MAX =>
+        {
+            last.length += piece.length;
+        }
+        _ => kept.push(piece),
+    }
 }
 
 /// The parts of an extent in each file block.
@@ -84,6 +99,14 @@ mod tests {
         let sound = vec![extent(0, 400, 4, false), extent(4, 501, 2, true), extent(6, 503, 1, false)];
         let (left, lost) = fitted(sound, u64::MAX);
         assert_eq!((left, lost), (vec![(0, 400, 4, false), (4, 501, 2, true), (6, 503, 1, false)], vec![]));
+    }
+
+    /// Each block of a file was an extent of its own, and repair needed memory for all of them.
+    #[test]
+    fn blocks_side_by_side_are_one_extent() {
+        let sound = vec![extent(0, 400, 4000, false), extent(4000, 4400, 40, true), extent(4040, 8000, 40, true)];
+        let (left, lost) = fitted(sound, u64::MAX);
+        assert_eq!((left, lost), (vec![(0, 400, 4000, false), (4000, 4400, 40, true), (4040, 8000, 40, true)], vec![]));
     }
 
     #[test]
