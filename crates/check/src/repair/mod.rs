@@ -222,18 +222,26 @@ impl<'a> Repair<'a> {
         for device in [Some(device), log_device].into_iter().flatten() {
             flush(device)?;
         }
-        let is_copy = superblock::find(&**device, options.superblock)?.1.is_some();
-        let mut replayed = replay(device, log_device, &superblock, is_copy, false)?;
+        let (home, damage) = superblock::find(&**device, options.superblock)?;
+        let is_copy = damage.is_some();
+        // A log of another state has another superblock, which would vouch for it.
+        let known = Superblock {
+            mount_nonce: home.mount_nonce,
+            log_end: home.log_end,
+            log_end_mount: home.log_end_mount,
+            ..superblock
+        };
+        let mut replayed = replay(device, log_device, &known, is_copy, false)?;
         let is_log_damaged = replayed.is_damaged();
-        if replayed.is_foreign() && superblock.has_external_log() && !options.new_log {
-            return Err(CheckError::ForeignLog);
-        }
         if replayed.is_anothers && superblock.has_external_log() && !options.new_log {
             return Err(CheckError::OtherLog);
         }
+        if replayed.is_foreign() && superblock.has_external_log() && !options.new_log {
+            return Err(CheckError::ForeignLog);
+        }
         exchange::finish(&**device)?;
-        if superblock.log_end().0 <= LSN_BELIEVED {
-            replayed.head = replayed.head.max(superblock.log_end());
+        if home.log_end().0 <= LSN_BELIEVED {
+            replayed.head = replayed.head.max(home.log_end());
         }
         if is_log_damaged {
             // The new log begins beyond every LSN that a block has, known to the old one or not.
