@@ -361,7 +361,7 @@ fn damage_is_found_as_on_a_copy() {
 fn threads_change_while_checks_follow_each_other() {
     let log = |block_size, data_checksums| MkfsOptions { block_size, data_checksums, ..MkfsOptions::default() };
     for (seed, mkfs) in [(1, log(4096, false)), (2, log(512, true)), (3, log(4096, true)), (4, ffs(1024))] {
-        let block_size = mkfs.block_size;
+        let (block_size, has_log) = (mkfs.block_size, mkfs.order == Order::Log);
         let options = MountOptions { cache_size: 8 << 20, commit_interval_ms: 20, ..MountOptions::default() };
         let volume = Volume::with(mkfs, false, options);
         let (stop, changes, during) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -388,7 +388,12 @@ fn threads_change_while_checks_follow_each_other() {
                     let held = volume.fs.hold_moment(file(ROOM)).expect("a moment");
                     let before = changes.load(Relaxed);
                     match check_moment(&held.moment().unwrap(), &self::options()).expect("a report") {
-                        Online::Checked(report) => assert_eq!(report.findings, [], "block size {block_size}"),
+                        // Without a log nothing lists a file that has lost its name and is about to be freed.
+                        Online::Checked(report) => {
+                            let wrong: Vec<_> =
+                                report.findings.iter().filter(|found| has_log || !found.is_leftover).collect();
+                            assert!(wrong.is_empty(), "block size {block_size}: {wrong:?}");
+                        }
                         Online::GivenUp(why) => panic!("given up: {why}"),
                     }
                     during.fetch_add(changes.load(Relaxed) - before, Relaxed);

@@ -881,3 +881,25 @@ fn a_new_log_is_not_written_over_somebodys_data() {
     std::fs::create_dir(place.path("mnt")).unwrap();
     place.line("mount vol.img mnt").expect(1, &["vol.img: its log lies on a device of its own", "-o logdev=DEVICE"]);
 }
+
+/// A log that was put back from an older copy was taken for the volume's.
+#[test]
+fn a_log_of_another_state_is_named() {
+    let place = Place::new();
+    place.write("log", &vec![0; 16 << 20]);
+    place.write("letter", b"dear all\n");
+    place.line("mkfs -q --size 64M --log-device log vol.img").ok();
+    place.line("cp --log-device log letter vol.img:/first").ok();
+    std::fs::copy(place.path("log"), place.path("older")).unwrap();
+    place.line("cp --log-device log letter vol.img:/second").ok();
+    let said = ["another state of the volume", "fsck"];
+    place.line("cp --log-device older letter vol.img:/third").expect(1, &said);
+    place.line("fsck -n --log-device older vol.img").expect(4, &["another state of the volume"]);
+    place.line("fsck -y --log-device older vol.img").expect(8, &["name the right --log-device", "--new-log"]);
+    place.line("fsck -n --log-device log vol.img").expect(0, &["sound"]);
+    place.line("cp --log-device log letter vol.img:/third").ok();
+    place.line("fsck -y --new-log --log-device older vol.img").expect(1, &[]);
+    place.line("fsck -n --log-device older vol.img").expect(0, &["sound"]);
+    let listed = String::from_utf8(place.line("ls --log-device older vol.img:/").ok().out).unwrap();
+    assert_eq!(listed, "first\nsecond\nthird\n");
+}

@@ -1,8 +1,10 @@
 //! The end of an open volume that others still have: what was done before it is there, nothing is done after it.
 
 use myriad_check::{Options as CheckOptions, check};
-use myriad_device::{FaultDevice, MemoryDevice};
+use myriad_device::{BlockDevice, FaultDevice, MemoryDevice};
 use myriad_engine::{Cred, Errno, Error, Fs, MkfsOptions, MountOptions, OpenOptions};
+use myriad_format::header;
+use myriad_format::superblock::Superblock;
 use myriad_trials::verdict::check_silent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -207,6 +209,14 @@ fn a_log_older_than_a_closed_volume_frees_nothing() {
     drop(session);
     fs.close().unwrap();
 
+    let refused = Fs::open_device(device.clone(), Some(older.clone()), quiet()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("another state of the volume"), "{refused}");
+    // An earlier build did not say where the log ends.
+    let mut block = vec![0; 4096];
+    device.read(0, &mut block).unwrap();
+    Superblock::read_mut(&mut block).log_end.set(0);
+    header::seal(&mut block, 0);
+    device.write(0, &block).unwrap();
     let fs = Fs::open_device(device.clone(), Some(older.clone()), quiet()).unwrap();
     let session = fs.session(Cred::root());
     let more = session.open("more", OpenOptions::CREATE).unwrap();

@@ -78,7 +78,7 @@ pub struct Fsck {
     /// Device that holds the log, for a volume made with one
     #[arg(long, value_name = "DEVICE")]
     log_device: Option<PathBuf>,
-    /// With -y: begin a new log on the log device, though it holds none of this volume that can be read
+    /// With -y: begin a new log on the log device, though it holds none of this volume that can be read, or one of another state of it
     #[arg(long, requires_all = ["yes", "log_device"], conflicts_with_all = ["no", "preen"])]
     new_log: bool,
     /// Where the superblock is lost, and the header of group 0 confirms no copy of it: byte of the image at which the copy lies that is this
