@@ -36,7 +36,7 @@ pub enum LogError {
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     /// The volume knows the log otherwise: to begin with, this is an older copy of it.
-    #[error("log: it ends at lsn {}, where {} is its end, as the volume knows: it is of another state of the volume, or its end is lost", end.0, known.0)]
+    #[error("the log ends at lsn {}, where {} is its end, as the volume knows: it is of another state of the volume, or its end is lost", end.0, known.0)]
     OtherEnd { end: Lsn, known: Lsn },
     /// The caller's description of the log cannot be right for this device.
     #[error("log place: {field} cannot be {value}")]
