@@ -6,7 +6,7 @@ use crate::options::CheckError;
 use crate::report::{Finding, LogLoss, Place};
 use myriad_device::BlockDevice;
 use myriad_format::superblock::{Superblock, state};
-use myriad_format::{BlockHeader, BlockKind, FsBlock, Geometry, Lsn, header};
+use myriad_format::{BlockHeader, BlockKind, Corrupt, FsBlock, Geometry, Lsn, header};
 use myriad_log::{Emptied, Home, LogError, LogPlace, Overlay, Reach};
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ pub(crate) fn replay(
             }
         }
         Err(LogError::Io { op, offset, source }) if is_written => return Err(CheckError::Io { op, offset, source }),
-        Err(error @ (LogError::Corrupt(_) | LogError::OtherEnd { .. } | LogError::Io { .. })) => {
+        Err(error @ (LogError::Corrupt(_) | LogError::Io { .. })) => {
             // An order without a log has brought everything home itself, and what lies in the ring is older.
             let counts = is_needed && !is_written && superblock.is_logged();
             if let Some(emptied) = myriad_log::emptied(&place).filter(|_| !is_written) {
@@ -129,7 +129,7 @@ pub(crate) fn replay(
                 replay.is_emptied = true;
                 replay.loss = loss_of(emptied).filter(|_| counts);
             } else {
-                replay.is_anothers = matches!(error, LogError::OtherEnd { .. });
+                replay.is_anothers = matches!(error, LogError::Corrupt(Corrupt::LogEnd { .. }));
                 replay.findings.push(finding(error.to_string()));
             }
             if counts && !replay.is_emptied {

@@ -40,6 +40,11 @@ pub enum Corrupt {
     Attributes { ino: Ino, field: &'static str, value: u64 },
     #[error("orphan list {block:?}: {field} cannot be {value}")]
     Orphans { block: FsBlock, field: &'static str, value: u64 },
+    /// It is an older copy, to begin with; or belongs to a volume that was put back from one.
+    #[error(
+        "the log ends at {end:?}, where the volume knows its end to be {known:?}: it is of another state of the volume, or its end is lost"
+    )]
+    LogEnd { end: Lsn, known: Lsn },
     #[error("log at {lsn:?}: {field} cannot be {value}")]
     Log { lsn: Lsn, field: &'static str, value: u64 },
     #[error("{ag:?}: block {start} length {length} is freed but was free already")]
@@ -65,7 +70,7 @@ impl Corrupt {
             Self::DirIndex { .. } => 13,
             Self::Attributes { .. } => 14,
             Self::Orphans { .. } => 15,
-            Self::Log { .. } => 16,
+            Self::Log { .. } | Self::LogEnd { .. } => 16,
             Self::DoubleFree { .. } => 17,
         }
     }

@@ -35,9 +35,6 @@ pub enum LogError {
     Io { op: &'static str, offset: u64, source: io::Error },
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The volume knows the log otherwise: to begin with, this is an older copy of it.
-    #[error("the log ends at lsn {}, where {} is its end, as the volume knows: it is of another state of the volume, or its end is lost", end.0, known.0)]
-    OtherEnd { end: Lsn, known: Lsn },
     /// The caller's description of the log cannot be right for this device.
     #[error("log place: {field} cannot be {value}")]
     Place { field: &'static str, value: u64 },
@@ -113,7 +110,7 @@ impl LogPlace {
             Reach::End => end == self.known_end || self.known_end.0 == 0,
             Reach::Written => true,
         };
-        if is_known { Ok(()) } else { Err(LogError::OtherEnd { end, known: self.known_end }) }
+        if is_known { Ok(()) } else { Err(Corrupt::LogEnd { end, known: self.known_end }.into()) }
     }
 
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), LogError> {

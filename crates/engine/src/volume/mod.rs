@@ -49,7 +49,7 @@ use myriad_device::{BlockDevice, BufferPool};
 use myriad_format::choices::Choices;
 use myriad_format::inode::generation_at;
 use myriad_format::superblock::Superblock;
-use myriad_format::{Corrupt, Geometry, Ino, NameHasher, SLOT_BITS};
+use myriad_format::{Geometry, Ino, NameHasher, SLOT_BITS};
 use myriad_log::{Log, LogError, LogPlace};
 use opening::{RecoveredLog, check_opening, finish_exchange, recover_log};
 pub(crate) use orphans::{Orphans, Reason};
@@ -344,11 +344,6 @@ fn now(clock: &Clock) -> Time {
 pub(crate) fn log_open_error(error: LogError) -> Error {
     match error {
         LogError::Corrupt(corrupt) => corrupt.into(),
-        LogError::OtherEnd { end, known } => {
-            let field =
-                "end; it is of another state of the volume, or a part of it is lost; the end that the volume knows";
-            Corrupt::Log { lsn: end, field, value: known.0 }.into()
-        }
         LogError::HostFull { source, .. } => Error::HostFull(source),
         LogError::Io { op: "read", offset, source } => Error::io("read of the log", offset, source),
         LogError::Io { op: "flush", source, .. } => Error::host("device flush of the log", source),

@@ -240,8 +240,9 @@ fn another_volumes_log_is_not_ours() {
 /// An older copy of a log was replayed over what is newer.
 #[test]
 fn a_log_that_ends_before_its_known_end_is_refused() {
-    let is_other =
-        |result: Result<(), LogError>| assert!(matches!(result, Err(LogError::OtherEnd { .. })), "{result:?}");
+    let is_other = |result: Result<(), LogError>| {
+        assert!(matches!(result, Err(LogError::Corrupt(Corrupt::LogEnd { .. }))), "{result:?}")
+    };
     let (disk, place) = new_log(8);
     let mut log = open(&place).0;
     append(&mut log, filler(1, 1, 1));
