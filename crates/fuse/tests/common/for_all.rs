@@ -1,7 +1,7 @@
 //! /dev/fuse for every user, as distributions have it, for one thread and the processes that it starts.
 
 use rustix::fs::{self as unix, CWD, FileType, Mode};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 use rustix::thread::UnshareFlags;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,7 +32,9 @@ pub fn let_all_mount(folder: &Path) -> Result<(), String> {
         unix::mknodat(CWD, &node, FileType::CharacterDevice, Mode::from_raw_mode(0o666), metadata.rdev())?;
         // Whatever the umask.
         unix::chmod(&node, Mode::from_raw_mode(0o666))?;
-        mount_bind(&node, "/dev/fuse")
+        mount_bind(&node, "/dev/fuse")?;
+        // The folder can be removed before the thread ends.
+        unmount(&place, UnmountFlags::DETACH)
     };
     leave().map_err(|error| format!("no mount namespace with a /dev/fuse for all: {error}"))
 }
