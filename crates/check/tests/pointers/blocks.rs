@@ -35,6 +35,11 @@ fn content(block: u64) -> [u8; BLOCK] {
     [(block % 250) as u8 + 1; BLOCK]
 }
 
+/// Those of FFS, but for the directory.
+fn choices(directory: Directory) -> Choices {
+    Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, directory, ..Choices::default() }
+}
+
 struct Sample {
     written: Written,
     file: Ino,
@@ -56,8 +61,7 @@ impl Sample {
     }
 
     fn with(directory: Directory) -> Self {
-        let choices =
-            Choices { space: Space::Bitmap, inodes: Inodes::Static, map: Map::Blocks, directory, ..Choices::default() };
+        let choices = choices(directory);
         let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
         let mut inos = [Ino(0); 3];
         let written = Written::new(32 << 20, &options, |session| {
@@ -267,13 +271,7 @@ fn data_is_not_taken_for_pointers() {
 /// Whether a directory has a block was found by walking all of its map, for each block that an older file's pointers named.
 #[test]
 fn a_map_is_not_walked_for_each_of_its_blocks() {
-    let choices = Choices {
-        space: Space::Bitmap,
-        inodes: Inodes::Static,
-        map: Map::Blocks,
-        directory: Directory::Linear,
-        ..Choices::default()
-    };
+    let choices = choices(Directory::Linear);
     let options = MkfsOptions { block_size: BLOCK as u32, choices, seed: Some(7), ..MkfsOptions::default() };
     let reads = |stale: u64| {
         let written = Written::new(32 << 20, &options, |session| {
@@ -338,13 +336,7 @@ fn a_hole_behind_the_end_of_a_directory_is_left_over() {
 /// bytes of others. A repair took them for lost, and gave them names under lost+found.
 #[test]
 fn inodes_behind_the_mark_of_a_table_stay_unread() {
-    let choices = Choices {
-        space: Space::Bitmap,
-        inodes: Inodes::Static,
-        map: Map::Blocks,
-        directory: Directory::Linear,
-        ..Choices::default()
-    };
+    let choices = choices(Directory::Linear);
     let options =
         MkfsOptions { choices, order: Order::Soft, log_size: Some(0), seed: Some(7), ..MkfsOptions::default() };
     for (order, is_cleared) in [(Order::Soft, true), (Order::Sync, true), (Order::None, false)] {

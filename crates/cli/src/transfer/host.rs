@@ -2,13 +2,14 @@
 
 use super::batch::{LinkKey, Meta, Segment};
 use super::tar::pax;
+use crate::volume::proc_path;
 use myriad_engine::{Errno, FileType, Time};
 use myriad_format::xattr;
 use rustix::fs::{SeekFrom, Stat};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Unit of `st_blocks`.
 const BLOCK_UNIT: u64 = 512;
@@ -110,13 +111,8 @@ pub enum Named<'a> {
 impl Named<'_> {
     /// The kernel has these calls by path only; this path leads to the directory whatever its name is by now.
     pub fn path(directory: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
-        held_path(directory).join(OsStr::from_bytes(name))
+        proc_path(directory).join(OsStr::from_bytes(name))
     }
-}
-
-/// A path to a file that is only held (O_PATH), for calls that take no descriptor of one. It leads to a symbolic link itself.
-pub fn held_path(file: BorrowedFd<'_>) -> PathBuf {
-    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
 /// Reads extended attributes, with room that is made once.

@@ -8,7 +8,7 @@ use super::target::{Attrs, Found, Lost, Result, Target};
 use crate::failure::{At, Failure, errno_text, image_name};
 use crate::limits;
 use crate::show::name::{Shown, join};
-use crate::volume::{Guard, recognise};
+use crate::volume::{Guard, proc_path, recognise};
 use myriad_engine::{Errno, Error, FileType, Time};
 use myriad_format::xattr::{self, AttrIter};
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -66,7 +66,7 @@ impl HostTarget {
         let mut attrs = self.give_owner(*given, name, |uid, gid| {
             rustix::fs::chownat(made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
         })?;
-        let path = host::held_path(made.as_fd());
+        let path = proc_path(made);
         if attrs.drops_acl && !is_symlink {
             if_there(rustix::fs::removexattr(&path, acl::ACCESS))?;
         }

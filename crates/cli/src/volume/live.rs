@@ -126,9 +126,9 @@ fn path_of(file: &OwnedFd) -> Result<PathBuf> {
     }
 }
 
-/// For calls that take no descriptor of a file that is only named.
-fn proc_path(file: &OwnedFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
+/// For calls that take no descriptor of a file that is only named (O_PATH). It leads to a symbolic link itself.
+pub fn proc_path(file: impl AsFd) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_fd().as_raw_fd().to_string())
 }
 
 pub(super) fn stat_of(file: impl AsFd) -> Result<Stat> {

@@ -40,7 +40,7 @@ pub use canonical::{canonical, way};
 pub use descend::{Visit, Visited, descend, descend_in};
 pub use device::check_is_image;
 pub use guard::Guard;
-pub use live::Live;
+pub use live::{Live, proc_path};
 pub use open::{Access, Mounted, Opened, Volume, Volumes, umask};
 pub use place::Place;
 pub use reference::{Reference, reference};
